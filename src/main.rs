@@ -1,0 +1,2 @@
+//! The `srd` command.
+fn main() {}

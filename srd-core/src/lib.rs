@@ -1,0 +1,20 @@
+//! Sans-IO core of the Scalable Reliable Datagram transport.
+#![forbid(unsafe_code)]
+
+mod config;
+mod driver;
+mod endpoint;
+mod engine;
+mod mailbox;
+mod stats;
+mod time;
+mod upper;
+
+pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DATAGRAM};
+pub use driver::{Burst, Driver, Ecn, Part, RxMeta, SourcePort, TxBatch};
+pub use endpoint::{Endpoint, Event, Outbound, PeerId, RnrRetry, SendError};
+pub use engine::Engine;
+pub use mailbox::{Mailbox, Received};
+pub use stats::{PathState, PathStats, PeerStats, Stats};
+pub use time::{Span, Time};
+pub use upper::{Failure, Gather, MAX_HEADER, PlaceToken, Placement, Token, Upper};
