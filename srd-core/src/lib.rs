@@ -5,6 +5,7 @@ mod config;
 mod driver;
 mod endpoint;
 mod engine;
+mod faulty;
 mod mailbox;
 mod stats;
 mod time;
@@ -14,6 +15,7 @@ pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DAT
 pub use driver::{Burst, Driver, Ecn, Part, RxMeta, SourcePort, TxBatch};
 pub use endpoint::{Endpoint, Event, Outbound, PeerId, RnrRetry, SendError};
 pub use engine::Engine;
+pub use faulty::{FaultCounts, Faults, Faulty, Share};
 pub use mailbox::{Mailbox, Received};
 pub use stats::{PathState, PathStats, PeerStats, Stats};
 pub use time::{Span, Time};
