@@ -249,4 +249,67 @@ impl TxBatch {
             arena: &self.arena,
         })
     }
+
+    /// Starts a burst at the end of the batch: datagrams of `segment` bytes each, only the last may be shorter. It counts
+    /// from [`BurstWriter::finish`] on.
+    ///
+    /// # Panics
+    /// If `segment` is 0.
+    pub fn burst(&mut self, to: SocketAddr, port: SourcePort, segment: usize) -> BurstWriter<'_> {
+        assert!(segment > 0, "a burst of datagrams of no bytes");
+        let first_part = self.parts.len() as u32;
+        let head =
+            BurstHead { to, from: None, port, ect: true, segment: segment as u32, len: 0, first_part, end_part: 0 };
+        BurstWriter { batch: self, head }
+    }
+}
+
+/// Adds the pieces of one burst to a [`TxBatch`], in order. Dropped without [`finish`](Self::finish), the burst is not
+/// part of the batch.
+#[derive(Debug)]
+pub struct BurstWriter<'a> {
+    batch: &'a mut TxBatch,
+    head: BurstHead,
+}
+
+impl BurstWriter<'_> {
+    /// Sends from this local address.
+    #[must_use]
+    pub fn from(mut self, from: IpAddr) -> Self {
+        self.head.from = Some(from);
+        self
+    }
+
+    /// Whether to set ECT(0); it is set unless told otherwise.
+    #[must_use]
+    pub fn ect(mut self, ect: bool) -> Self {
+        self.head.ect = ect;
+        self
+    }
+
+    /// Copies `bytes` into the batch. Neighbouring pieces become one.
+    pub fn inline(&mut self, bytes: &[u8]) {
+        let (start, len) = (self.batch.arena.len() as u32, bytes.len() as u32);
+        self.batch.arena.extend_from_slice(bytes);
+        self.head.len += len;
+        let first = self.head.first_part as usize;
+        match self.batch.parts[first..].last_mut() {
+            Some(Part::Inline { len: before, .. }) => *before += len,
+            _ => self.batch.parts.push(Part::Inline { start, len }),
+        }
+    }
+
+    /// Names `len` bytes of a message.
+    pub fn payload(&mut self, token: Token, offset: u32, len: u32) {
+        self.head.len += len;
+        self.batch.parts.push(Part::Payload { token, offset, len });
+    }
+
+    /// Ends the burst. An empty burst leaves no trace.
+    pub fn finish(mut self) {
+        self.head.end_part = self.batch.parts.len() as u32;
+        if self.head.len > 0 {
+            self.batch.bursts.push(self.head);
+        }
+    }
 }

@@ -12,7 +12,7 @@ mod time;
 mod upper;
 
 pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DATAGRAM};
-pub use driver::{Burst, Driver, Ecn, Part, RxMeta, SourcePort, TxBatch};
+pub use driver::{Burst, BurstWriter, Driver, Ecn, Part, RxMeta, SourcePort, TxBatch};
 pub use endpoint::{Endpoint, Event, Outbound, PeerId, RnrRetry, SendError};
 pub use engine::Engine;
 pub use faulty::{FaultCounts, Faults, Faulty, Share};
