@@ -204,38 +204,6 @@ impl TxBatch {
         self.bursts.iter().map(|b| b.len as usize).sum()
     }
 
-    /// Adds a burst of datagrams whose bytes are all known: `bytes` is cut every `segment` bytes, only the last datagram
-    /// may be shorter. For drivers that wrap others, and for tests.
-    ///
-    /// # Panics
-    /// If there are no bytes, or `segment` is zero.
-    pub fn push_raw(
-        &mut self,
-        to: SocketAddr,
-        from: Option<IpAddr>,
-        port: SourcePort,
-        ect: bool,
-        segment: usize,
-        bytes: &[u8],
-    ) {
-        assert!(segment > 0 && !bytes.is_empty(), "burst of {} bytes in segments of {segment}", bytes.len());
-        let start = self.arena.len() as u32;
-        self.arena.extend_from_slice(bytes);
-        let first_part = self.parts.len() as u32;
-        let len = bytes.len() as u32;
-        self.parts.push(Part::Inline { start, len });
-        self.bursts.push(BurstHead {
-            to,
-            from,
-            port,
-            ect,
-            segment: segment.min(bytes.len()) as u32,
-            len,
-            first_part,
-            end_part: first_part + 1,
-        });
-    }
-
     /// The bursts in the order in which they should leave.
     pub fn bursts(&self) -> impl ExactSizeIterator<Item = Burst<'_>> {
         self.bursts.iter().map(|h| Burst {

@@ -162,11 +162,35 @@ struct Fate {
 struct Held {
     release: Time,
     number: u64,
+    head: Head,
+    bytes: Vec<u8>,
+}
+
+/// Where datagrams go, and how: a [`Burst`] without its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
     to: SocketAddr,
     from: Option<IpAddr>,
     port: SourcePort,
     ect: bool,
-    bytes: Vec<u8>,
+    segment: usize,
+}
+
+impl Head {
+    fn of(burst: &Burst<'_>) -> Head {
+        let Burst { to, from, port, ect, segment, .. } = *burst;
+        Head { to, from, port, ect, segment }
+    }
+
+    /// Adds a burst of these bytes to a batch.
+    fn push(self, batch: &mut TxBatch, bytes: &[u8]) {
+        let mut burst = batch.burst(self.to, self.port, self.segment).ect(self.ect);
+        if let Some(from) = self.from {
+            burst = burst.from(from);
+        }
+        burst.inline(bytes);
+        burst.finish();
+    }
 }
 
 impl Ord for Held {
@@ -284,24 +308,24 @@ impl<D: Driver> Faulty<D> {
     fn rebuild(&mut self, burst: &Burst<'_>, fates: &[Fate], mem: &dyn Gather) {
         self.bytes.clear();
         burst.copy_to(mem, &mut self.bytes);
-        let Burst { to, from, port, ect, segment, .. } = *burst;
+        let head = Head::of(burst);
         let (mut kept, mut read) = (0, 0);
         for fate in fates {
-            let end = (read + segment).min(self.bytes.len());
+            let end = (read + head.segment).min(self.bytes.len());
             if let Some(fraction) = fate.flip {
                 let bit = ((8 * (end - read) as u64 * u64::from(fraction)) >> 32) as usize;
                 self.bytes[read + bit / 8] ^= 1 << (bit % 8);
             }
             if fate.twice {
                 // A copy of its own, ahead of the burst: the two need not arrive next to each other.
-                self.out.push_raw(to, from, port, ect, segment, &self.bytes[read..end]);
+                head.push(&mut self.out, &self.bytes[read..end]);
             }
             if let Some(hold) = fate.hold {
                 let release = self.inner.now() + hold;
                 let number = self.next_held;
                 self.next_held += 1;
                 let bytes = self.bytes[read..end].to_vec();
-                self.held.push(Reverse(Held { release, number, to, from, port, ect, bytes }));
+                self.held.push(Reverse(Held { release, number, head, bytes }));
             }
             if !fate.gone && fate.hold.is_none() {
                 // Close the gap that missing datagrams left; all keep the same length, only the last may be shorter.
@@ -311,7 +335,7 @@ impl<D: Driver> Faulty<D> {
             read = end;
         }
         if kept > 0 {
-            self.out.push_raw(to, from, port, ect, segment, &self.bytes[..kept]);
+            head.push(&mut self.out, &self.bytes[..kept]);
         }
     }
 
@@ -324,7 +348,7 @@ impl<D: Driver> Faulty<D> {
         self.out.clear();
         while self.held.peek().is_some_and(|h| h.0.release <= now) {
             let Some(Reverse(h)) = self.held.pop() else { break };
-            self.out.push_raw(h.to, h.from, h.port, h.ect, h.bytes.len(), &h.bytes);
+            h.head.push(&mut self.out, &h.bytes);
         }
         if self.out.is_empty() { Ok(()) } else { self.inner.send(&self.out, &NoPayload) }
     }
@@ -473,7 +497,9 @@ mod tests {
         }
         bytes.extend_from_slice(b"end");
         let mut batch = TxBatch::new();
-        batch.push_raw(PEER, None, SourcePort(port), false, 8, &bytes);
+        let mut burst = batch.burst(PEER, SourcePort(port), 8);
+        burst.inline(&bytes);
+        burst.finish();
         batch
     }
 
