@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn convert__keeps_the_age_and_refuses_nonsense() {
+    fn convert_keeps_the_age_and_refuses_nonsense() {
         let reading = Reading { realtime_ns: 1_000_000_000_000, now: Time::from_nanos(5_000_000_000) };
         let at = |stamp| reading.convert(stamp).as_nanos();
         assert_eq!(at(999_999_999_000), 4_999_999_000);

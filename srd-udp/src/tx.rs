@@ -109,21 +109,16 @@ impl Sender {
             stats.copied_bursts += 1;
         }
         let mut pieces = Pieces::new(&list, burst.len);
-        if datagrams > 1 {
-            match self.gso.send(&call, &mut pieces, burst.segment, retry, stats) {
-                Ok(()) => return,
-                Err(_) if self.gso.max_segments < 2 => {}
-                Err(Refused) => {
-                    stats.gso_fallbacks += 1;
-                    // If it does not work without offload either, then the datagrams are at fault.
-                    if send_singles(&call, &mut pieces, burst.segment, retry, stats) {
-                        self.gso.max_segments = 1;
-                    }
-                    return;
-                }
+        if datagrams > 1 && self.gso.per_call(burst.segment) > 1 {
+            let Err(Refused) = self.gso.send(&call, &mut pieces, burst.segment, retry, stats) else { return };
+            stats.gso_fallbacks += 1;
+            // If it does not work without offload either, then the datagrams are at fault.
+            if send_singles(&call, &mut pieces, burst.segment, retry, stats) {
+                self.gso.max_segments = 1;
             }
+        } else {
+            send_singles(&call, &mut pieces, burst.segment, retry, stats);
         }
-        send_singles(&call, &mut pieces, burst.segment, retry, stats);
     }
 }
 
@@ -144,6 +139,11 @@ fn same_family(ip: &IpAddr, addr: SocketAddr) -> bool {
 }
 
 impl Gso {
+    /// Most datagrams of `segment` bytes per call.
+    fn per_call(&self, segment: usize) -> usize {
+        self.max_segments.min(MAX_BYTES / segment)
+    }
+
     /// Sends all pieces with as few calls as possible. If the kernel refuses, `pieces` stand at what was not sent.
     fn send(
         &mut self,
@@ -154,13 +154,9 @@ impl Gso {
         stats: &mut UdpStats,
     ) -> Result<(), Refused> {
         while pieces.left() > 0 {
-            let per_call = self.max_segments.min(MAX_BYTES / segment);
-            if per_call < 2 || segment > usize::from(u16::MAX) {
-                return Err(Refused);
-            }
             let mark = *pieces;
             let mut list = ArrayVec::<_, MAX_PIECES>::new();
-            let bytes = pieces.take(per_call * segment, &mut list);
+            let bytes = pieces.take(self.per_call(segment) * segment, &mut list);
             let datagrams = bytes.div_ceil(segment);
             let mut control = call.control;
             if datagrams > 1 {

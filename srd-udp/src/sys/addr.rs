@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trip__v4_and_v6() {
+    fn round_trip_v4_and_v6() {
         for text in ["192.0.2.7:4791", "[2001:db8::1]:65535", "[fe80::1%3]:1"] {
             let addr: SocketAddr = text.parse().expect("an address");
             assert_eq!(RawAddr::new(addr).get(), Some(addr));

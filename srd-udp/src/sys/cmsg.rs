@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrival__reads_what_was_pushed() {
+    fn arrival_reads_what_was_pushed() {
         let mut control = Control::new();
         control.push(libc::SOL_UDP, libc::UDP_GRO, &1400i32.to_ne_bytes());
         control.push(libc::IPPROTO_IP, libc::IP_TOS, &[3]);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn arrival__v6() {
+    fn arrival_v6() {
         let mut control = Control::new();
         control.push_tos(true, 2);
         control.push_source("2001:db8::7".parse().expect("an address"));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn arrival__survives_nonsense() {
+    fn arrival_survives_nonsense() {
         for len in 0..=SIZE {
             for fill in [0u8, 1, 0x1f, 0xff] {
                 let mut control = Control::new();

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn take__cuts_anywhere_and_loses_nothing() {
+    fn take_cuts_anywhere_and_loses_nothing() {
         let bytes: Vec<u8> = (0..100).collect();
         for piece in 1..=100 {
             let list: Vec<IoSlice<'_>> = bytes.chunks(piece).map(IoSlice::new).collect();
