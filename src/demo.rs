@@ -18,7 +18,7 @@ use srd::{
 
 use crate::exit::{Exit, Fault, Result};
 use crate::progress::Progress;
-use crate::report::{Counters, Latencies, LatencyUs, PathReport};
+use crate::report::{Counters, Latencies, LatencyUs, PathReport, Snapshot};
 use crate::units::{bytes, thousands};
 use crate::{interrupt, render, transport, units};
 
@@ -408,7 +408,7 @@ fn pattern(seed: u64, number: u64, size: u32, out: &mut Vec<u8>) {
 impl DemoReport {
     fn new(args: &DemoArgs, seed: u64, sender: &Card, receiver: &Card, sent: Sent, checked: &Checked) -> DemoReport {
         let lost = sent.messages.saturating_sub(checked.delivered);
-        let counters = Counters::between(&srd::Stats::default(), sender.endpoint.stats());
+        let counters = Counters::between(&Snapshot::default(), &Snapshot::new(&sender.endpoint, sender.driver.inner()));
         let (forward, backward) = (sender.driver.counts(), receiver.driver.counts());
         let complete = !sent.interrupted && !sent.stalled;
         let clean = lost + checked.duplicates + checked.damaged + sent.failed == 0;

@@ -3,7 +3,8 @@
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use srd::{PathState, PathStats, Span, Stats};
+use srd::udp::{UdpDriver, UdpStats};
+use srd::{Endpoint, PathState, PathStats, Span, Stats};
 
 use crate::units::{bytes, thousands};
 
@@ -182,13 +183,33 @@ pub(crate) struct Counters {
     pub(crate) receiver_not_ready: u64,
     /// Paths declared dead and replaced.
     pub(crate) paths_replaced: u64,
+    /// Datagrams that this host dropped because a receive buffer was full: to the protocol that is loss.
+    pub(crate) receive_buffer_drops: u64,
+    /// Datagrams that this host could not send: to the protocol that is loss, too.
+    pub(crate) send_drops: u64,
+}
+
+/// The protocol's and the driver's counters at one time.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Snapshot {
+    protocol: Stats,
+    driver: UdpStats,
+}
+
+impl Snapshot {
+    pub(crate) fn new(endpoint: &Endpoint, driver: &UdpDriver) -> Snapshot {
+        Snapshot { protocol: *endpoint.stats(), driver: driver.stats() }
+    }
 }
 
 impl Counters {
     /// What happened between two snapshots.
-    pub(crate) fn between(before: &Stats, after: &Stats) -> Counters {
-        let d = |f: fn(&Stats) -> u64| f(after).wrapping_sub(f(before));
+    pub(crate) fn between(before: &Snapshot, after: &Snapshot) -> Counters {
+        let d = |f: fn(&Stats) -> u64| f(&after.protocol).wrapping_sub(f(&before.protocol));
+        let unsent = |s: &UdpStats| s.dropped_busy + s.dropped_too_big + s.dropped_other;
         Counters {
+            receive_buffer_drops: after.driver.rx_queue_drops.saturating_sub(before.driver.rx_queue_drops),
+            send_drops: unsent(&after.driver) - unsent(&before.driver),
             tx_packets: d(|s| s.tx_packets),
             rx_packets: d(|s| s.rx_packets),
             lost_packets: d(|s| s.lost_packets),
@@ -206,13 +227,14 @@ impl Counters {
     /// One line for people: what went wrong underneath.
     pub(crate) fn line(&self) -> String {
         format!(
-            "lost {}  retransmitted {} (needlessly {})  timeouts {}  not ready {}  paths replaced {}",
+            "lost {}  retransmitted {} (needlessly {})  timeouts {}  not ready {}  paths replaced {}  socket drops {}",
             thousands(self.lost_packets),
             thousands(self.retransmits),
             thousands(self.spurious_retransmits),
             thousands(self.timeouts),
             thousands(self.receiver_not_ready),
             self.paths_replaced,
+            thousands(self.receive_buffer_drops + self.send_drops),
         )
     }
 }

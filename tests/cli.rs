@@ -193,7 +193,10 @@ fn demo_interrupted() {
     // Its handler is in place once it has bound its sockets, which take part in the process's open files.
     let sockets = || {
         let files = std::fs::read_dir(format!("/proc/{}/fd", child.id())).expect("the demo runs");
-        files.flatten().filter(|f| std::fs::read_link(f.path()).is_ok_and(|l| l.starts_with("socket:"))).count()
+        files
+            .flatten()
+            .filter(|f| std::fs::read_link(f.path()).is_ok_and(|l| l.to_string_lossy().starts_with("socket:")))
+            .count()
     };
     while sockets() < 3 {
         std::thread::yield_now();

@@ -3,15 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use clap::Args;
-use srd::udp::UdpDriver;
-use srd::{Driver as _, Failure, PeerId, Span, Stats, Time};
+use srd::{Driver as _, Failure, PeerId, Span, Time};
 
 use super::control::{self, Op, Outcome, Reason, Start};
 use super::pump::Pump;
 use super::{DEFAULT_PORT, cpu};
 use crate::exit::{Fault, Result};
 use crate::progress::Progress;
-use crate::report::{Counters, Latencies};
+use crate::report::{Counters, Latencies, Snapshot};
 use crate::transport::{self, Target, TransportArgs};
 use crate::{interrupt, units};
 
@@ -51,11 +50,13 @@ const DEFAULT_TIME: Span = Span::from_secs(5);
 
 /// A connected client.
 pub(crate) struct Client {
-    pub(crate) pump: Pump<UdpDriver>,
+    pub(crate) pump: Pump,
     pub(crate) peer: PeerId,
     pub(crate) addr: SocketAddr,
     /// After which silence the server counts as gone.
     pub(crate) timeout: Span,
+    /// The server has answered.
+    agreed: bool,
 }
 
 /// What a measurement found, and why it ended early if it did.
@@ -84,7 +85,7 @@ pub(crate) struct Meter {
     progress_at: Time,
     pub(crate) latencies: Latencies,
     cpu: f64,
-    stats: Stats,
+    before: Snapshot,
     bar: Progress,
     time: Option<Span>,
 }
@@ -107,7 +108,7 @@ impl Client {
         let driver = args.transport.bind(local)?;
         let mut pump = Pump::new(driver, config, transport::seed()?);
         let peer = pump.peer(addr).ok_or_else(|| Fault::setup("the table of peers is full"))?;
-        let mut client = Client { pump, peer, addr, timeout: args.connect_timeout };
+        let mut client = Client { pump, peer, addr, timeout: args.connect_timeout, agreed: false };
         client.agree(start)?;
         Ok(client)
     }
@@ -116,7 +117,9 @@ impl Client {
     fn agree(&mut self, start: &Start) -> Result<()> {
         self.pump.upper.open(self.peer, start.size, start.send_slots(), start.receive_buffers());
         self.send(Op::Start, control::encode(start))?;
-        match self.receive(self.timeout)? {
+        let answer = self.receive(self.timeout)?;
+        self.agreed = true;
+        match answer {
             (Op::Ready, _) => Ok(()),
             (op @ (Op::Busy | Op::Refused), body) => {
                 let reason = control::decode::<Reason>(&body).map_or("gives no reason".to_owned(), |r| r.reason);
@@ -202,7 +205,7 @@ impl Client {
     fn fault(&self, failure: Failure) -> Fault {
         let (addr, timeout) = (self.addr, self.timeout.as_secs_f64());
         match failure {
-            Failure::Unreachable => {
+            Failure::Unreachable | Failure::Unresponsive if !self.agreed => {
                 let refused = self.pump.driver.stats().refused > 0;
                 let hint = if refused { "; its host says that nothing listens on that UDP port" } else { "" };
                 Fault::peer(format_args!(
@@ -244,7 +247,7 @@ impl Meter {
             progress_at: now,
             latencies: Latencies::new(),
             cpu: cpu::seconds(),
-            stats: *client.pump.endpoint.stats(),
+            before: Snapshot::new(&client.pump.endpoint, &client.pump.driver),
             bar: Progress::new(total, time.unwrap_or(Span::MAX)),
             time,
         }
@@ -293,7 +296,7 @@ impl Meter {
             duration,
             cpu_cores: if measured { (cpu::seconds() - self.cpu) / duration.as_secs_f64() } else { 0.0 },
             latencies: self.latencies,
-            counters: Counters::between(&self.stats, client.pump.endpoint.stats()),
+            counters: Counters::between(&self.before, &Snapshot::new(&client.pump.endpoint, &client.pump.driver)),
             fault,
         }
     }

@@ -6,14 +6,15 @@
 use std::io;
 use std::net::SocketAddr;
 
-use srd::{CheckedConfig, Driver, Endpoint, PeerId, Span, Time, TxBatch};
+use srd::udp::UdpDriver;
+use srd::{CheckedConfig, Driver as _, Endpoint, PeerId, Span, Time, TxBatch};
 
 use super::upper::PerfUpper;
 
 /// An endpoint, a driver and the buffers of a test.
-pub(crate) struct Pump<D> {
+pub(crate) struct Pump {
     pub(crate) endpoint: Endpoint,
-    pub(crate) driver: D,
+    pub(crate) driver: UdpDriver,
     pub(crate) upper: PerfUpper,
     batch: TxBatch,
 }
@@ -24,8 +25,8 @@ const SENDS_PER_TURN: usize = 4;
 /// Longest sleep, so that signals are noticed soon.
 const NAP: Span = Span::from_millis(50);
 
-impl<D: Driver> Pump<D> {
-    pub(crate) fn new(mut driver: D, config: CheckedConfig, seed: [u8; 32]) -> Pump<D> {
+impl Pump {
+    pub(crate) fn new(mut driver: UdpDriver, config: CheckedConfig, seed: [u8; 32]) -> Pump {
         let now = driver.now();
         let endpoint = Endpoint::new(config, driver.local_addr(), seed, now);
         Pump { endpoint, driver, upper: PerfUpper::new(), batch: TxBatch::new() }
@@ -39,7 +40,10 @@ impl<D: Driver> Pump<D> {
 
     /// One turn without blocking, with `work` between receiving and sending. Returns whether anything moved. `work` gets
     /// the time of the turn's beginning.
-    pub(crate) fn turn(&mut self, work: impl FnOnce(&mut Endpoint, &mut PerfUpper, &mut D, Time)) -> io::Result<bool> {
+    pub(crate) fn turn(
+        &mut self,
+        work: impl FnOnce(&mut Endpoint, &mut PerfUpper, &mut UdpDriver, Time),
+    ) -> io::Result<bool> {
         let Pump { endpoint, driver, upper, batch } = self;
         let mut now = driver.now();
         let received = driver.recv(&mut |meta, bytes| endpoint.handle_datagram(now, meta, bytes, upper))?;

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use srd::{Driver, Endpoint, Event, Failure, PeerId, Span, Stats, Time};
+use srd::udp::UdpDriver;
+use srd::{Driver as _, Endpoint, Event, Failure, PeerId, Span, Time};
 
 use super::control::{self, Op, Outcome, Reason, Start, Test};
 use super::pump::Pump;
 use super::upper::PerfUpper;
 use super::{DEFAULT_PORT, cpu};
 use crate::exit::{Exit, Fault, Result};
-use crate::report::Counters;
+use crate::report::{Counters, Snapshot};
 use crate::transport::{self, Mode, TransportArgs};
 use crate::{interrupt, render, units};
 
@@ -108,7 +109,9 @@ pub(crate) fn run(args: &ServerArgs) -> Result<Exit> {
     let mut server = Server::new(args.client_timeout);
     let mut sessions = VecDeque::new();
     let exit = loop {
-        let moved = pump.turn(|endpoint, upper, _, now| server.work(endpoint, upper, now)).map_err(Fault::driver)?;
+        let moved = pump
+            .turn(|endpoint, upper, driver, now| server.work(endpoint, upper, driver, now))
+            .map_err(Fault::driver)?;
         while let Some(news) = server.news.pop_front() {
             say(&news.text());
             if let News::Ended(session) = news {
@@ -159,7 +162,7 @@ struct Session {
     received: u64,
     sent: u64,
     cpu: f64,
-    stats: Stats,
+    before: Snapshot,
     /// The client has had enough.
     stopping: bool,
 }
@@ -200,10 +203,10 @@ impl Server {
     }
 
     /// Work of one turn.
-    fn work(&mut self, endpoint: &mut Endpoint, upper: &mut PerfUpper, now: Time) {
+    fn work(&mut self, endpoint: &mut Endpoint, upper: &mut PerfUpper, driver: &UdpDriver, now: Time) {
         while let Some((peer, op, body)) = upper.control.pop_front() {
             match op {
-                Op::Start => self.start(endpoint, upper, now, peer, &body),
+                Op::Start => self.start(endpoint, upper, driver, now, peer, &body),
                 Op::Stop => {
                     if let Some(session) = self.session.as_mut().filter(|s| s.peer == peer) {
                         session.heard = now;
@@ -233,13 +236,13 @@ impl Server {
             upper.post(endpoint, now, u64::MAX);
         }
         if session.stopping && (upper.outstanding() == 0 || session.start.test == Test::Lat) {
-            return self.end(endpoint, upper, now, None);
+            return self.end(endpoint, upper, driver, now, None);
         }
-        self.look_after(endpoint, upper, now);
+        self.look_after(endpoint, upper, driver, now);
     }
 
     /// Ends a session whose client is gone.
-    fn look_after(&mut self, endpoint: &mut Endpoint, upper: &mut PerfUpper, now: Time) {
+    fn look_after(&mut self, endpoint: &mut Endpoint, upper: &mut PerfUpper, driver: &UdpDriver, now: Time) {
         let Some(session) = &self.session else { return };
         let mut why = upper.failed.take();
         while let Some(event) = endpoint.poll_event() {
@@ -261,11 +264,19 @@ impl Server {
                 Failure::Unresponsive | Failure::Unreachable => "the client vanished".to_owned(),
                 other => other.to_string(),
             };
-            self.end(endpoint, upper, now, Some(text));
+            self.end(endpoint, upper, driver, now, Some(text));
         }
     }
 
-    fn start(&mut self, endpoint: &mut Endpoint, upper: &mut PerfUpper, now: Time, peer: PeerId, body: &[u8]) {
+    fn start(
+        &mut self,
+        endpoint: &mut Endpoint,
+        upper: &mut PerfUpper,
+        driver: &UdpDriver,
+        now: Time,
+        peer: PeerId,
+        body: &[u8],
+    ) {
         let addr = endpoint.peer_addr(peer);
         let turn_away = |reason: String| control::encode(&Reason { reason });
         if let Some(session) = &self.session
@@ -285,22 +296,29 @@ impl Server {
             }
             Ok(start) => {
                 if self.session.is_some() {
-                    self.end(endpoint, upper, now, Some("the client began again".to_owned()));
+                    self.end(endpoint, upper, driver, now, Some("the client began again".to_owned()));
                 }
                 upper.open(peer, start.size, start.send_slots(), start.receive_buffers());
                 upper.send_control(endpoint, now, peer, Op::Ready, Vec::new());
                 self.news.push_back(News::Began(addr, start));
-                let (cpu, stats) = (cpu::seconds(), *endpoint.stats());
+                let (cpu, before) = (cpu::seconds(), Snapshot::new(endpoint, driver));
                 let (begun, heard) = (now, now);
                 let session =
-                    Session { peer, addr, start, begun, heard, received: 0, sent: 0, cpu, stats, stopping: false };
+                    Session { peer, addr, start, begun, heard, received: 0, sent: 0, cpu, before, stopping: false };
                 self.session = Some(session);
             }
         }
     }
 
     /// Ends the session; tells the client what we saw, unless it is gone.
-    fn end(&mut self, endpoint: &mut Endpoint, upper: &mut PerfUpper, now: Time, error: Option<String>) {
+    fn end(
+        &mut self,
+        endpoint: &mut Endpoint,
+        upper: &mut PerfUpper,
+        driver: &UdpDriver,
+        now: Time,
+        error: Option<String>,
+    ) {
         let Some(session) = self.session.take() else { return };
         let seconds = now.since(session.begun).as_secs_f64();
         let per_second = |x: f64| if seconds > 0.0 { x / seconds } else { 0.0 };
@@ -309,7 +327,7 @@ impl Server {
             cpu_cores: per_second(cpu::seconds() - session.cpu),
             messages_received: session.received,
             messages_sent: session.sent,
-            counters: Counters::between(&session.stats, endpoint.stats()),
+            counters: Counters::between(&session.before, &Snapshot::new(endpoint, driver)),
         };
         if error.is_none() {
             upper.send_control(endpoint, now, session.peer, Op::Result, control::encode(&outcome));
