@@ -8,8 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use crate::batch::TxBatch;
 use crate::conn::{Conn, Cx, Route};
-use crate::driver::{SourcePort, TxBatch};
+use crate::driver::SourcePort;
 use crate::endpoint::{Event, PeerId};
 use crate::outbox::Outbox;
 use crate::time::{Span, Time};

@@ -1,0 +1,76 @@
+//! Why a driver could not be made.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// Why [`UdpDriver::bind`](crate::UdpDriver::bind) failed, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// `EADDRINUSE`.
+    #[error("UDP port {} of {} is in use; stop the program that uses it (see `ss -lunp`) or choose another port", .0.port(), .0.ip())]
+    InUse(SocketAddr),
+    /// `EADDRNOTAVAIL`.
+    #[error("{} is not an address of this host; choose one that `ip addr` lists, or an unspecified one", .0.ip())]
+    NotLocal(SocketAddr),
+    /// `EACCES` or `EPERM`.
+    #[error("no permission to use {0}; ports below 1024 need root or CAP_NET_BIND_SERVICE")]
+    Permission(SocketAddr),
+    /// `EAFNOSUPPORT`.
+    #[error("this host does not support the address family of {0}; use an IPv4 address or enable IPv6")]
+    Family(SocketAddr),
+    /// Multicast, broadcast or IPv4-mapped.
+    #[error("{addr} cannot be used: {why}")]
+    Unusable {
+        /// The address.
+        addr: SocketAddr,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// `EMFILE` or `ENFILE`.
+    #[error("no file descriptor is free; raise the limit (`ulimit -n`) or close files")]
+    Descriptors,
+    /// An option is out of its range.
+    #[error("option {option} {problem}")]
+    Option {
+        /// Name of the field of [`UdpOptions`](crate::UdpOptions).
+        option: &'static str,
+        /// Its value and what it must be.
+        problem: String,
+    },
+    /// Anything else that the kernel refused.
+    #[error("cannot {call} a UDP socket for {addr}")]
+    Os {
+        /// What was attempted.
+        call: &'static str,
+        /// The address.
+        addr: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl BindError {
+    /// Sorts the kernel's answer to `call`.
+    pub(crate) fn new(call: &'static str, addr: SocketAddr, source: io::Error) -> BindError {
+        match source.raw_os_error() {
+            Some(libc::EADDRINUSE) => BindError::InUse(addr),
+            Some(libc::EADDRNOTAVAIL) => BindError::NotLocal(addr),
+            Some(libc::EACCES | libc::EPERM) => BindError::Permission(addr),
+            Some(libc::EAFNOSUPPORT) => BindError::Family(addr),
+            Some(libc::EMFILE | libc::ENFILE) => BindError::Descriptors,
+            _ => BindError::Os { call, addr, source },
+        }
+    }
+
+    /// Refuses addresses that no unicast socket can have.
+    pub(crate) fn check(addr: SocketAddr) -> Result<(), BindError> {
+        let why = match addr {
+            SocketAddr::V4(a) if a.ip().is_broadcast() => "it is the broadcast address",
+            SocketAddr::V6(a) if a.ip().to_ipv4_mapped().is_some() => "write the IPv4 address without the IPv6 prefix",
+            _ if addr.ip().is_multicast() => "it is a multicast address",
+            _ => return Ok(()),
+        };
+        Err(BindError::Unusable { addr, why })
+    }
+}

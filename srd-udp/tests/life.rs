@@ -1,0 +1,111 @@
+//! Binding, waiting, waking.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{driver, loopbacks, options};
+use srd_core::{Driver, Span};
+use srd_udp::{BindError, UdpDriver, UdpOptions, WaitMode};
+
+fn error(addr: &str, options: UdpOptions) -> BindError {
+    UdpDriver::bind(addr.parse().unwrap(), options).expect_err(addr)
+}
+
+#[test]
+fn bind_says_what_to_do() {
+    let [v4, _] = loopbacks();
+    let first = driver(v4, |_| {});
+    let taken = first.local_addr().to_string();
+    let port = first.local_addr().port();
+    assert_eq!(
+        error(&taken, options()).to_string(),
+        format!(
+            "UDP port {port} of 127.0.0.1 is in use; stop the program that uses it (see `ss -lunp`) or choose another port"
+        )
+    );
+    assert_eq!(
+        error("192.0.2.1:0", options()).to_string(),
+        "192.0.2.1 is not an address of this host; choose one that `ip addr` lists, or an unspecified one"
+    );
+    assert!(error("224.0.0.1:0", options()).to_string().ends_with("it is a multicast address"));
+    assert!(error("255.255.255.255:0", options()).to_string().ends_with("it is the broadcast address"));
+    assert!(error("[::ffff:127.0.0.1]:0", options()).to_string().contains("write the IPv4 address"));
+}
+
+#[test]
+fn bind_checks_options() {
+    for source_ports in [0, 1025] {
+        let e = error("127.0.0.1:0", UdpOptions { source_ports, ..options() });
+        assert_eq!(e.to_string(), format!("option source_ports is {source_ports}, must be in 1..=1024"));
+    }
+    let e = error("127.0.0.1:0", UdpOptions { source_port_range: Some(40_000..=40_062), ..options() });
+    assert_eq!(
+        e.to_string(),
+        "option source_port_range is 40000..=40062, must leave 64 ports above 0 beside the main port"
+    );
+    let e = error("127.0.0.1:0", UdpOptions { mtu: Some(500), ..options() });
+    assert_eq!(e.to_string(), "option mtu is 500, must be at least 560");
+}
+
+#[test]
+fn bind_frees_the_port_when_dropped() {
+    let [v4, _] = loopbacks();
+    let addr = driver(v4, |_| {}).local_addr();
+    assert_eq!(driver(addr, |_| {}).local_addr(), addr);
+}
+
+#[test]
+fn waker_ends_the_present_and_the_next_sleep() {
+    let [v4, _] = loopbacks();
+    let mut a = driver(v4, |_| {});
+    let waker = a.waker();
+    waker.wake();
+    waker.wake();
+    a.wait(None).unwrap();
+    for _ in 0..100 {
+        let thread = std::thread::spawn({
+            let waker = waker.clone();
+            move || waker.wake()
+        });
+        a.wait(None).unwrap();
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn wait_ends_at_the_deadline() {
+    let [v4, _] = loopbacks();
+    for wait in [WaitMode::Sleep, WaitMode::Adaptive { spin: Duration::from_micros(200) }] {
+        let mut a = driver(v4, |o| o.wait = wait);
+        let until = a.now() + Span::from_millis(3);
+        let mut waits = 0u64;
+        while a.now() < until {
+            a.wait(Some(until)).unwrap();
+            waits += 1;
+        }
+        assert!(waits < 100_000, "{waits} turns in 3 ms: it never slept");
+        a.wait(Some(until)).unwrap();
+    }
+}
+
+#[test]
+fn wait_ends_when_something_arrives() {
+    let [v4, _] = loopbacks();
+    let mut a = driver(v4, |_| {});
+    let plain = std::net::UdpSocket::bind(v4).unwrap();
+    plain.send_to(b"x", a.local_addr()).unwrap();
+    a.wait(None).unwrap();
+    assert_eq!(a.recv(&mut |_, _| {}).unwrap(), 1);
+}
+
+#[test]
+fn wait_returns_at_once_when_spinning() {
+    let [v4, _] = loopbacks();
+    let mut a = driver(v4, |o| o.wait = WaitMode::Spin);
+    let start = Instant::now();
+    for _ in 0..1000 {
+        a.wait(None).unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_secs(1));
+}

@@ -1,0 +1,206 @@
+//! What the driver says about the network, and how it bears trouble there.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use common::{Memory, add, driver, loopbacks, pair, receive};
+use srd_core::{Driver, Ecn, SourcePort, Span, TxBatch};
+use srd_udp::UdpDriver;
+
+/// Sends one datagram of `len` bytes from source port `port` of `a`.
+fn send_one(a: &mut UdpDriver, to: SocketAddr, port: u16, len: usize) {
+    let (mem, mut batch) = (Memory::new(len), TxBatch::new());
+    add(&mut batch, &mem, to, port, len, len, 16);
+    a.send(&batch, &mem).unwrap();
+}
+
+#[test]
+fn ecn_is_set_and_read() {
+    for addr in loopbacks() {
+        let (mut a, mut b) = pair(addr);
+        let mut batch = TxBatch::new();
+        for (ect, len) in [(true, 10), (false, 11), (true, 5000), (false, 5001)] {
+            let mut burst = batch.burst(b.local_addr(), SourcePort(0), 1000).ect(ect);
+            burst.inline(&vec![0; len]);
+            burst.finish();
+        }
+        a.send(&batch, &Memory::new(0)).unwrap();
+        let got: Vec<Ecn> = receive(&mut b, 1 + 1 + 5 + 6).into_iter().map(|(meta, _)| meta.ecn).collect();
+        let (ect, not) = (Ecn::Ect, Ecn::NotEct);
+        assert_eq!(got, [ect, not, ect, ect, ect, ect, ect, not, not, not, not, not, not]);
+
+        let marked = socket2::Socket::from(UdpSocket::bind(addr).unwrap());
+        if addr.is_ipv4() { marked.set_tos_v4(3) } else { marked.set_tclass_v6(3) }.unwrap();
+        marked.send_to(b"marked", &b.local_addr().into()).unwrap();
+        assert_eq!(receive(&mut b, 1)[0].0.ecn, Ecn::Ce);
+    }
+}
+
+#[test]
+fn source_ports_are_distinct_and_stay() {
+    for addr in loopbacks() {
+        let (mut a, mut b) = (driver(addr, |o| o.source_ports = 8), driver(addr, |_| {}));
+        assert_eq!(a.source_ports(), 8);
+        assert_eq!(a.port_number(SourcePort(0)), None, "not opened before use");
+        for _ in 0..2 {
+            for port in 0..8 {
+                send_one(&mut a, b.local_addr(), port, 20);
+            }
+        }
+        let got: Vec<u16> = receive(&mut b, 16).iter().map(|(meta, _)| meta.from.port()).collect();
+        assert_eq!(got[..8], got[8..]);
+        let numbers: Vec<u16> = (0..8).filter_map(|port| a.port_number(SourcePort(port))).collect();
+        assert_eq!(got[..8], numbers);
+        let mut distinct = numbers;
+        distinct.push(a.local_addr().port());
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), 9);
+        assert_eq!(a.stats().sockets_open, 8);
+    }
+}
+
+#[test]
+fn source_ports_from_a_range() {
+    let [addr, _] = loopbacks();
+    let range = 20_000..=29_999;
+    let mut a = driver(addr, |o| o.source_port_range = Some(range.clone()));
+    let mut b = driver(addr, |_| {});
+    for port in 0..64 {
+        send_one(&mut a, b.local_addr(), port, 20);
+    }
+    let got = receive(&mut b, 64);
+    assert!(got.iter().all(|(meta, _)| range.contains(&meta.from.port())), "{got:?}");
+}
+
+#[test]
+#[should_panic(expected = "source port 4 of a pool of 4")]
+fn source_ports_beyond_the_pool() {
+    let [addr, _] = loopbacks();
+    send_one(&mut driver(addr, |o| o.source_ports = 4), addr, 4, 20);
+}
+
+#[test]
+fn arrival_is_stamped_by_the_kernel() {
+    for addr in loopbacks() {
+        let (mut a, mut b) = pair(addr);
+        assert!(b.info().timestamps);
+        let before = b.now();
+        send_one(&mut a, b.local_addr(), 0, 100);
+        let sent = b.now();
+        // The loop is busy elsewhere for a while.
+        let late = sent + Span::from_millis(5);
+        while b.now() < late {}
+        let at = receive(&mut b, 1)[0].0.at;
+        // The two clocks are read one after the other, so allow for an interruption between them.
+        let slack = Span::from_millis(2);
+        assert!(before - slack <= at && at <= sent + slack, "sent in {before}..{sent}, arrived {at}, read {late}");
+    }
+}
+
+#[test]
+fn wildcard_answers_from_the_address_that_was_addressed() {
+    let mut a = driver("127.0.0.1:0".parse().unwrap(), |_| {});
+    let mut b = driver("0.0.0.0:0".parse().unwrap(), |_| {});
+    let addressed: IpAddr = "127.0.0.2".parse().unwrap();
+    send_one(&mut a, SocketAddr::new(addressed, b.local_addr().port()), 0, 50);
+    assert_eq!(receive(&mut b, 1)[0].0.to, Some(addressed));
+    let mut batch = TxBatch::new();
+    let mut burst = batch.burst(a.local_addr(), SourcePort(0), 30).from(addressed);
+    burst.inline(&[7; 90]);
+    burst.finish();
+    b.send(&batch, &Memory::new(0)).unwrap();
+    assert!(receive(&mut a, 3).iter().all(|(meta, _)| meta.from.ip() == addressed && meta.to.is_none()));
+}
+
+#[test]
+fn wildcard_v6() {
+    let mut a = driver("[::1]:0".parse().unwrap(), |_| {});
+    let mut b = driver("[::]:0".parse().unwrap(), |_| {});
+    let addressed: IpAddr = "::1".parse().unwrap();
+    send_one(&mut a, SocketAddr::new(addressed, b.local_addr().port()), 0, 50);
+    assert_eq!(receive(&mut b, 1)[0].0.to, Some(addressed));
+    let mut batch = TxBatch::new();
+    let mut burst = batch.burst(a.local_addr(), SourcePort(0), 30).from(addressed);
+    burst.inline(&[7; 90]);
+    burst.finish();
+    b.send(&batch, &Memory::new(0)).unwrap();
+    assert_eq!(receive(&mut a, 3).len(), 3);
+}
+
+#[test]
+fn oversize_is_lost_and_counted() {
+    for addr in loopbacks() {
+        let (mut a, mut b) = pair(addr);
+        send_one(&mut a, b.local_addr(), 0, 65_530);
+        send_one(&mut a, b.local_addr(), 0, 100);
+        assert_eq!(receive(&mut b, 1)[0].1.len(), 100);
+        let stats = a.stats();
+        assert_eq!((stats.dropped_too_big, stats.singles), (1, 1), "{stats:?}");
+
+        // Two at once do not fit a segmentation call, which is no reason to give that up.
+        let (mem, mut batch) = (Memory::new(80_000), TxBatch::new());
+        add(&mut batch, &mem, b.local_addr(), 0, 40_000, 80_000, 16);
+        a.send(&batch, &mem).unwrap();
+        assert_eq!(receive(&mut b, 2).len(), 2);
+        assert_eq!(a.stats().gso_fallbacks, 0);
+        assert!(a.info().gso_segments.is_some());
+    }
+}
+
+#[test]
+fn refusal_is_counted_and_harmless() {
+    for addr in loopbacks() {
+        let (mut a, mut b) = pair(addr);
+        let nobody = UdpSocket::bind(addr).unwrap().local_addr().unwrap();
+        for _ in 0..4 {
+            send_one(&mut a, nobody, 0, 100);
+        }
+        send_one(&mut a, b.local_addr(), 0, 100);
+        receive(&mut b, 1);
+        let stats = a.stats();
+        assert!(stats.refused >= 1, "{stats:?}");
+        assert_eq!((stats.singles, stats.dropped_other), (5, 0), "a report costs no datagram: {stats:?}");
+    }
+}
+
+#[test]
+fn impossible_destination_is_counted_and_harmless() {
+    let [v4, v6] = loopbacks();
+    let (mut a, mut b) = pair(v4);
+    send_one(&mut a, SocketAddr::new(v6.ip(), 9), 0, 100);
+    send_one(&mut a, b.local_addr(), 0, 100);
+    receive(&mut b, 1);
+    let stats = a.stats();
+    assert_eq!((stats.dropped_other, stats.other_errors, stats.singles), (1, 1, 1), "{stats:?}");
+}
+
+#[test]
+fn overflow_is_counted() {
+    let [addr, _] = loopbacks();
+    let (mut a, mut b) = (driver(addr, |_| {}), driver(addr, |o| o.recv_buffer = 8192));
+    for _ in 0..1000 {
+        send_one(&mut a, b.local_addr(), 0, 1000);
+    }
+    let mut got = 0;
+    while let n @ 1.. = b.recv(&mut |_, _| {}).unwrap() {
+        got += n as u64;
+    }
+    let drops = b.stats().rx_queue_drops;
+    assert!(drops > 0);
+    assert_eq!(got + drops, 1000);
+}
+
+#[test]
+fn max_datagram_of_the_first_hop() {
+    for addr in loopbacks() {
+        let (mut a, b) = pair(addr);
+        assert_eq!(a.max_datagram(b.local_addr()), 9216, "loopback carries more than the protocol uses");
+        let headers = if addr.is_ipv4() { 28 } else { 48 };
+        for (mtu, max) in [(1500, 1500 - headers), (560, 560 - headers), (65_535, 9216)] {
+            let mut a = driver(addr, |o| o.mtu = Some(mtu));
+            assert_eq!(a.max_datagram(b.local_addr()), max);
+        }
+    }
+}
