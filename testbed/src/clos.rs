@@ -354,14 +354,14 @@ impl Shape {
         self.leaves * self.hosts_per_leaf
     }
 
-    /// Every host has a subnet of its own: 10.<leaf>.<nth>.0/24, fd00:<leaf>:<nth>::/64.
+    /// Every host has a subnet of its own: `10.leaf.nth.0/24`, `fd00:leaf:nth::/64`.
     fn host_addresses(self, host: usize, last: u8) -> (Ipv4Addr, Ipv6Addr) {
         let (leaf, nth) = ((host / self.hosts_per_leaf) as u8, (host % self.hosts_per_leaf) as u8);
         let v6 = Ipv6Addr::new(0xfd00, leaf.into(), nth.into(), 0, 0, 0, 0, last.into());
         (Ipv4Addr::new(10, leaf, nth, last), v6)
     }
 
-    /// Both ends of a fabric link: 172.16.0.0/12 cut into /31, fd01:<spine>:<leaf>::/64.
+    /// Both ends of a fabric link: 172.16.0.0/12 cut into /31, `fd01:spine:leaf::/64`.
     fn link_addresses(self, spine: usize, leaf: usize) -> [(Ipv4Addr, Ipv6Addr); 2] {
         let [.., high, low] = (2 * (spine * self.leaves + leaf)).to_be_bytes();
         let v6 = |last| Ipv6Addr::new(0xfd01, spine as u16, leaf as u16, 0, 0, 0, 0, last);

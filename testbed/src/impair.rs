@@ -86,11 +86,13 @@ pub(crate) fn set(node: &Node, device: &str, traffic: Traffic, percent: f64) -> 
         0 => String::new(),
         _ => format!("add rule netdev {TABLE} {device} {filter} {dice} counter name \"{device}\" drop\n"),
     };
+    // multicast is only the kernel's own reports about groups, which would blur the counts
     let script = format!(
         "add table netdev {TABLE}\n\
          add counter netdev {TABLE} {device}\n\
          add chain netdev {TABLE} {device} {{ type filter hook ingress device \"{device}\" priority 0; }}\n\
-         flush chain netdev {TABLE} {device}\n{rule}"
+         flush chain netdev {TABLE} {device}\n\
+         add rule netdev {TABLE} {device} meta pkttype multicast accept\n{rule}"
     );
     nft(node, &["-f", "-"], &script).map(drop)
 }

@@ -155,6 +155,7 @@ impl Run {
         while self.arrived < sent {
             let length = match self.sink.recv(&mut buffer) {
                 Ok(length) => length,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
                 Err(e) => return Err(e.into()),
             };

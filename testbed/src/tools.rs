@@ -75,7 +75,7 @@ fn explain(command: String, stderr: &str, input: &str) -> Error {
     if stderr.contains("qdisc kind is unknown") {
         return kernel("token bucket queue", "CONFIG_NET_SCH_TBF", "sch_tbf", "build the bed without rates");
     }
-    if stderr.contains("Unknown device type") || command.starts_with("ip ") && stderr.contains("not supported") {
+    if stderr.contains("Unknown device type") {
         return kernel("virtual Ethernet pair", "CONFIG_VETH", "veth", "use a kernel that has it");
     }
     if command.contains("nft ") && (stderr.contains("not supported") || stderr.contains("Unable to initialize")) {

@@ -1,7 +1,7 @@
 //! Beds come, work, and go, whatever happens to their creator. Needs root.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::UdpSocket;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::{SocketAddr, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,6 +13,17 @@ fn exists(id: &str, node: &str) -> bool {
     Path::new(&format!("/run/netns/srdbed-{id}-{node}")).exists()
 }
 
+/// A wait with a time limit may end early when the kernel stops the thread for
+/// a moment; then it is begun again.
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> (usize, SocketAddr) {
+    loop {
+        match socket.recv_from(buffer) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            other => return other.unwrap(),
+        }
+    }
+}
+
 /// One datagram there and back, echoed by a thread on the other host.
 fn echo(from: &Host, to: &Host, family: Family) {
     let limit = Some(Duration::from_secs(10));
@@ -21,14 +32,14 @@ fn echo(from: &Host, to: &Host, family: Family) {
     let target = server.local_addr().unwrap();
     let serving = to.spawn(move || {
         let mut buffer = [0; 64];
-        let (length, peer) = server.recv_from(&mut buffer).unwrap();
+        let (length, peer) = receive(&server, &mut buffer);
         server.send_to(&buffer[..length], peer).unwrap();
     });
     let client = from.enter(|| UdpSocket::bind((from.ip(family), 0))).unwrap().unwrap();
     client.set_read_timeout(limit).unwrap();
     client.send_to(b"ping", target).unwrap();
     let mut buffer = [0; 64];
-    assert_eq!(client.recv_from(&mut buffer).unwrap(), (4, target));
+    assert_eq!(receive(&client, &mut buffer), (4, target));
     serving.unwrap().join().unwrap();
 }
 
@@ -126,7 +137,7 @@ fn sweep_removes_what_a_killed_creator_left() {
     }
     let mut creator = Command::new(std::env::current_exe().unwrap());
     creator.args(["--exact", "creator_of_a_stale_bed", "--ignored", "--nocapture"]);
-    let mut creator = creator.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut creator = creator.stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(creator.stdout.take().unwrap());
     let id = loop {
         let mut line = String::new();
@@ -151,11 +162,9 @@ fn sweep_removes_what_a_killed_creator_left() {
 #[ignore = "is started by sweep_removes_what_a_killed_creator_left"]
 fn creator_of_a_stale_bed() {
     let pair = Pair::builder().build().unwrap();
-    let _program = pair.host(0).command("sh").args(["-c", "echo in; exec sleep 1000"]).spawn().unwrap();
-    println!("bed {}", pair.id());
-    std::io::stdout().flush().unwrap();
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    // says so once it is inside; stays until this process is killed, and would stay after that
+    let script = format!("echo bed {}; exec sleep 1000", pair.id());
+    pair.host(0).command("sh").args(["-c", &script]).status().unwrap();
 }
 
 #[test]
