@@ -27,9 +27,10 @@ pub(crate) struct Node {
 
 impl Bed {
     /// Builds what the plan says; on an error nothing stays behind. Beds whose
-    /// owner has died are removed on the way. `keep` names a bed that is to
-    /// outlive this process.
-    pub(crate) fn build(plan: &Plan, keep: Option<&str>) -> Result<Self, Error> {
+    /// owner has died are removed on the way. With `ecmp_seed` routers choose
+    /// among equal routes repeatably. `keep` names a bed that is to outlive
+    /// this process.
+    pub(crate) fn build(plan: &Plan, ecmp_seed: Option<u32>, keep: Option<&str>) -> Result<Self, Error> {
         tools::check()?;
         sweep();
         let id = match keep {
@@ -42,8 +43,10 @@ impl Bed {
         let mut bed = Self::with_nodes(id, plan.nodes.iter().map(|n| n.name.clone()));
         let batch: String = bed.nodes.iter().map(|n| format!("netns add {}\n", n.namespace)).collect();
         tools::run("ip", &["-batch", "-"], &batch)?;
-        for (node, planned) in bed.nodes.iter().zip(&plan.nodes) {
-            netns::enter(&node.namespace, || settings(planned.is_router))??;
+        for (number, (node, planned)) in (0..).zip(bed.nodes.iter().zip(&plan.nodes)) {
+            // a seed of 0 would mean: draw one; and alike routers must not choose alike
+            let seed = ecmp_seed.map(|seed| seed.wrapping_add(number).max(1)).filter(|_| planned.is_router);
+            netns::enter(&node.namespace, || settings(planned.is_router, seed))??;
         }
         tools::run("ip", &["-batch", "-"], &plan.links(|node| bed.nodes[node].namespace.clone()))?;
         bed.set_up_nodes(plan)?;
@@ -188,7 +191,7 @@ fn real_frames(device: &str) -> Result<(), Error> {
 
 /// Kernel settings of the node this thread is in. Called before there are
 /// links, as these take over the defaults.
-fn settings(is_router: bool) -> Result<(), Error> {
+fn settings(is_router: bool, ecmp_seed: Option<u32>) -> Result<(), Error> {
     let set = |setting: &str, value: &str| {
         let path = format!("/proc/sys/net/{setting}");
         fs::write(&path, value).map_err(Error::io(format!("write {value} to {path}")))
@@ -204,9 +207,22 @@ fn settings(is_router: bool) -> Result<(), Error> {
     if is_router {
         set("ipv4/ip_forward", "1")?;
         set("ipv6/conf/all/forwarding", "1")?;
-        // equal-cost routes are chosen by addresses and ports
-        set("ipv4/fib_multipath_hash_policy", "1")?;
-        set("ipv6/fib_multipath_hash_policy", "1")?;
+        // Equal-cost routes are chosen by what a switch sees. Policy 1 would do so
+        // only at first sight: it trusts the hash that the sending socket has put
+        // beside the packet, which crosses namespaces, is drawn per socket, and is
+        // drawn again by TCP after a timeout, so that TCP would flee a dead spine.
+        for family in ["ipv4", "ipv6"] {
+            set(&format!("{family}/fib_multipath_hash_policy"), "3")?;
+            set(&format!("{family}/fib_multipath_hash_fields"), FIVE_TUPLE)?;
+        }
+    }
+    if let Some(seed) = ecmp_seed {
+        set("ipv4/fib_multipath_hash_seed", &seed.to_string())
+            .map_err(|_| Error::invalid("an ECMP seed needs Linux 6.11 or later: build the bed without one"))?;
     }
     Ok(())
 }
+
+/// Source and destination address, protocol, source and destination port, as
+/// the bits 0, 1, 2, 4 and 5 of `fib_multipath_hash_fields`.
+const FIVE_TUPLE: &str = "55";

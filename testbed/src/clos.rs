@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::bed::{Bed, Node};
 use crate::cable::{End, Plan, Wire};
 use crate::host::Host;
-use crate::{Direction, Error, LinkDrops, LinkStats, Rate, Traffic, impair, stats};
+use crate::{CableStats, Direction, Error, LinkDrops, LinkStats, Rate, Traffic, impair, stats};
 
 /// A two-tier network; removed when dropped.
 ///
@@ -27,6 +27,7 @@ pub struct ClosBuilder {
     shape: Shape,
     host: Wire,
     spine_rate: Option<Rate>,
+    ecmp_seed: Option<u32>,
     keep: Option<String>,
 }
 
@@ -45,6 +46,7 @@ impl Clos {
             shape: Shape { leaves: 2, spines: 4, hosts_per_leaf: 2 },
             host: Wire { rate: None, queue_bytes: 64 << 10, mtu: 1_500, offload: false },
             spine_rate: None,
+            ecmp_seed: None,
             keep: None,
         }
     }
@@ -160,17 +162,8 @@ impl Clos {
     /// # Errors
     /// If there is no such host, `percent` is not within 0 to 100, or `nft` fails.
     pub fn impair_host(&self, host: usize, direction: Direction, traffic: Traffic, percent: f64) -> Result<(), Error> {
-        if host >= self.hosts.len() {
-            let last = self.hosts.len() - 1;
-            return Err(Error::invalid(format!("there is no host {host}: they are numbered 0 to {last}")));
-        }
-        match direction {
-            Direction::Up => {
-                let leaf = self.bed.node(&format!("l{}", self.leaf_of(host)));
-                impair::set(leaf, &format!("h{host}"), traffic, percent)
-            }
-            Direction::Down => impair::set(self.bed.node(&format!("h{host}")), "eth0", traffic, percent),
-        }
+        let [_, (node, device)] = self.host_cable(host, direction)?;
+        impair::set(node, &device, traffic, percent)
     }
 
     /// Undoes all losses and holes. Drop counts stay.
@@ -226,6 +219,17 @@ impl Clos {
         Ok(drops.collect())
     }
 
+    /// What the cable between a host and its leaf has carried and lost in one
+    /// direction: downwards, `overflow` tells how an incast fares. Starts two
+    /// programs.
+    ///
+    /// # Errors
+    /// If there is no such host, or the counters cannot be read.
+    pub fn host_stats(&self, host: usize, direction: Direction) -> Result<CableStats, Error> {
+        let [sender, receiver] = self.host_cable(host, direction)?;
+        CableStats::read((sender.0, &sender.1), (receiver.0, &receiver.1))
+    }
+
     /// Removes the bed, also if it was built to be kept.
     pub fn remove(self) {
         self.bed.remove();
@@ -246,6 +250,20 @@ impl Clos {
             }
         }
         Ok(())
+    }
+
+    /// Both ends of a host's cable: the sending one, then the receiving one.
+    fn host_cable(&self, host: usize, direction: Direction) -> Result<[(&Node, String); 2], Error> {
+        if host >= self.hosts.len() {
+            let last = self.hosts.len() - 1;
+            return Err(Error::invalid(format!("there is no host {host}: they are numbered 0 to {last}")));
+        }
+        let lower = (self.bed.node(&format!("h{host}")), "eth0".to_owned());
+        let upper = (self.bed.node(&format!("l{}", self.leaf_of(host))), format!("h{host}"));
+        Ok(match direction {
+            Direction::Up => [lower, upper],
+            Direction::Down => [upper, lower],
+        })
     }
 
     /// The end of a link that sends in this direction.
@@ -317,6 +335,14 @@ impl ClosBuilder {
         self
     }
 
+    /// Makes the choice of spines repeatable: with the same seed and shape, the
+    /// same ports take the same spines. Default: every bed differs. Needs
+    /// Linux 6.11 or later.
+    pub fn ecmp_seed(mut self, seed: u32) -> Self {
+        self.ecmp_seed = Some(seed);
+        self
+    }
+
     /// Lets the bed outlive this process, until it is opened and removed. The
     /// name consists of 1 to 32 of `a-z`, `0-9` and `_`.
     pub fn keep(mut self, name: &str) -> Self {
@@ -340,7 +366,7 @@ impl ClosBuilder {
         self.host.check()?;
         spine_wire.check()?;
         let plan = self.shape.plan(self.host, spine_wire);
-        let bed = Bed::build(&plan, self.keep.as_deref())?;
+        let bed = Bed::build(&plan, self.ecmp_seed, self.keep.as_deref())?;
         Ok(Clos::around(bed, self.shape))
     }
 }

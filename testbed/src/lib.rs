@@ -53,5 +53,5 @@ pub use host::{Family, Host};
 pub use impair::{Direction, Traffic};
 pub use pair::{Pair, PairBuilder};
 pub use rate::Rate;
-pub use stats::{LinkDrops, LinkStats};
+pub use stats::{CableStats, LinkDrops, LinkStats};
 pub use tools::{available, runs_here};

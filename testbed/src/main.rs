@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use testbed::tcp::{Load, Stop};
-use testbed::{Clos, Direction, Error, Host, Pair, Rate, Traffic};
+use testbed::{CableStats, Clos, Direction, Error, Host, LinkDrops, Pair, Rate, Traffic};
 
 /// Network namespaces on this machine: hosts - leaves - spines, with ECMP,
 /// rates, queues, loss and black holes. Needs root.
@@ -103,7 +103,7 @@ struct Up {
     #[command(flatten)]
     bed: Named,
     /// Two hosts joined by one cable, instead of leaves and spines
-    #[arg(long, conflicts_with_all = ["leaves", "spines", "hosts_per_leaf", "spine_rate"])]
+    #[arg(long, conflicts_with_all = ["leaves", "spines", "hosts_per_leaf", "spine_rate", "ecmp_seed"])]
     pair: bool,
     #[arg(long, default_value_t = 2)]
     leaves: usize,
@@ -114,6 +114,9 @@ struct Up {
     /// Rate of each host's cable, like 200mbit [default: no limit]
     #[arg(long)]
     host_rate: Option<Rate>,
+    /// Make the choice of spines repeatable
+    #[arg(long)]
+    ecmp_seed: Option<u32>,
     /// Rate of each leaf-spine cable, like 100mbit [default: no limit]
     #[arg(long)]
     spine_rate: Option<Rate>,
@@ -209,6 +212,10 @@ impl Up {
             show_hosts(pair.offload(self.offload).keep(name).build()?.hosts());
         } else {
             let clos = Clos::builder().leaves(self.leaves).spines(self.spines).hosts_per_leaf(self.hosts_per_leaf);
+            let clos = match self.ecmp_seed {
+                Some(seed) => clos.ecmp_seed(seed),
+                None => clos,
+            };
             let clos = clos.host_rate(self.host_rate).spine_rate(self.spine_rate).queue_bytes(self.queue_bytes);
             show_hosts(clos.mtu(self.mtu).offload(self.offload).keep(name).build()?.hosts());
         }
@@ -252,21 +259,32 @@ fn show_hosts(hosts: &[Host]) {
 fn stat(bed: &Any) -> Result<(), Error> {
     match bed {
         Any::Clos(clos) => {
-            println!("link            packets          bytes   impaired   overflow    backlog");
+            println!("{HEAD}");
             for (link, drops) in clos.link_stats()?.iter().zip(clos.link_drops()?) {
+                let LinkDrops { impaired, overflow, backlog_bytes, .. } = drops;
+                let (bytes, packets) = (link.bytes, link.packets);
                 let name = format!("l{} s{} {}", link.leaf, link.spine, link.direction);
-                let lost = format!("{:>10} {:>10} {:>10}", drops.impaired, drops.overflow, drops.backlog_bytes);
-                println!("{name:<11} {:>11} {:>14} {lost}", link.packets, link.bytes);
+                row(&name, CableStats { bytes, packets, impaired, overflow, backlog_bytes });
+            }
+            for (host, direction) in clos.hosts().iter().flat_map(|h| Direction::BOTH.map(|d| (h.index(), d))) {
+                row(&format!("h{host} {direction}"), clos.host_stats(host, direction)?);
             }
         }
         Any::Pair(pair) => {
-            for (host, other) in [(0, 1), (1, 0)] {
-                let (bytes, packets) = pair.sent(host)?;
-                println!("h{host} to h{other}: {packets} packets, {bytes} bytes, {} lost", pair.impaired(other)?);
+            println!("{HEAD}");
+            for (from, to) in [(0, 1), (1, 0)] {
+                row(&format!("h{from} to h{to}"), pair.stats(to)?);
             }
         }
     }
     Ok(())
+}
+
+const HEAD: &str = "link             packets          bytes   impaired   overflow    backlog";
+
+fn row(name: &str, stats: CableStats) {
+    let lost = format!("{:>10} {:>10} {:>10}", stats.impaired, stats.overflow, stats.backlog_bytes);
+    println!("{name:<12} {:>11} {:>14} {lost}", stats.packets, stats.bytes);
 }
 
 fn megabits(rate: Rate) -> String {

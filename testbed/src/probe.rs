@@ -22,6 +22,9 @@ pub struct Probe {
     pub family: Family,
     /// The first source port; 0 lets the kernel choose all of them.
     pub first_port: u16,
+    /// The port to send to; 0 lets the kernel choose. With both fixed and
+    /// [`crate::ClosBuilder::ecmp_seed`], every probe takes the same spines.
+    pub target_port: u16,
     /// How many datagrams to send before waiting for their arrival. Set it to
     /// the whole count to see a queue overflow.
     pub burst: usize,
@@ -38,6 +41,7 @@ impl Default for Probe {
             payload: 100,
             family: Family::V4,
             first_port: 0,
+            target_port: 0,
             burst: 64,
             patience: Duration::from_millis(200),
         }
@@ -89,7 +93,7 @@ impl Probe {
         if self.payload < 8 {
             return Err(Error::invalid("a probe needs a payload of at least 8 bytes: it carries its port's number"));
         }
-        let sink = to.enter(|| sink(to.ip(self.family)))??;
+        let sink = to.enter(|| sink((to.ip(self.family), self.target_port).into()))??;
         let target = sink.local_addr()?;
         let sources = from.enter(|| self.sources(from, target))??;
         let start = Instant::now();
@@ -169,8 +173,8 @@ impl Run {
     }
 }
 
-fn sink(address: std::net::IpAddr) -> Result<UdpSocket, Error> {
-    let socket = UdpSocket::bind((address, 0))?;
+fn sink(address: SocketAddr) -> Result<UdpSocket, Error> {
+    let socket = UdpSocket::bind(address)?;
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 32 << 20)
         .map_err(|e| Error::Io { what: "enlarge a receive buffer".into(), source: e.into() })?;
     Ok(socket)

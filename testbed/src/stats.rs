@@ -1,7 +1,7 @@
 //! Counters of a bed's links.
 
 use crate::bed::Node;
-use crate::{Direction, Error, tools};
+use crate::{Direction, Error, impair, tools};
 
 /// What one leaf-spine link has carried in one direction since the bed was
 /// built. Counted where it enters the cable: after the queue, before a hole.
@@ -34,6 +34,37 @@ pub struct LinkDrops {
     pub overflow: u64,
     /// Bytes waiting in the sender's queue right now.
     pub backlog_bytes: u64,
+}
+
+/// What the cable of a host has carried and lost in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CableStats {
+    /// Bytes with Ethernet headers, counted after the queue, before a hole.
+    pub bytes: u64,
+    /// Frames, counted there too.
+    pub packets: u64,
+    /// Packets taken by losses and holes.
+    pub impaired: u64,
+    /// Packets that found the sender's queue full.
+    pub overflow: u64,
+    /// Bytes waiting in the sender's queue right now.
+    pub backlog_bytes: u64,
+}
+
+impl CableStats {
+    /// Looks at both ends of a cable, each a node and its device.
+    pub(crate) fn read(sender: (&Node, &str), receiver: (&Node, &str)) -> Result<Self, Error> {
+        let (bytes, packets) = sent_by(sender.0, sender.1)?;
+        let queue = queues(sender.0)?.into_iter().find(|(device, ..)| device == sender.1);
+        let taken = impair::drops(receiver.0)?.into_iter().find(|(device, _)| device == receiver.1);
+        let (_, overflow, backlog_bytes) = queue.unwrap_or_default();
+        Ok(Self { bytes, packets, impaired: taken.unwrap_or_default().1, overflow, backlog_bytes })
+    }
+}
+
+/// Bytes and packets that a node has sent out of a device, read now.
+pub(crate) fn sent_by(node: &Node, device: &str) -> Result<(u64, u64), Error> {
+    sent(&node.counters()?, device).ok_or_else(|| Error::invalid(format!("{} has lost its device {device}", node.name)))
 }
 
 /// Bytes and packets that a node has sent out of a device.

@@ -167,12 +167,24 @@ fn creator_of_a_stale_bed() {
     pair.host(0).command("sh").args(["-c", &script]).status().unwrap();
 }
 
+/// Removes a kept bed also when its test fails.
+struct Removed<'a>(&'a str);
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        if let Ok(bed) = Clos::open(self.0) {
+            bed.remove();
+        }
+    }
+}
+
 #[test]
 fn kept_bed_is_worked_by_the_command() {
     if !runs_here() {
         return;
     }
     let name = format!("t{}", std::process::id());
+    let _removed = Removed(&name);
     let run = |args: &[&str]| {
         let (verb, rest) = args.split_first().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_testbed"));
@@ -197,7 +209,7 @@ fn kept_bed_is_worked_by_the_command() {
     text(&["hole", "1"]);
     text(&["loss", "0", "1", "both", "12.5", "--traffic", "udp"]);
     text(&["heal"]);
-    assert_eq!(text(&["stat"]).lines().count(), 1 + 2 * 2 * 2);
+    assert_eq!(text(&["stat"]).lines().count(), 1 + 2 * 2 * 2 + 4 * 2);
     text(&["tcp", "0", "2", "--seconds", "0.05"]);
     assert!(Clos::open(&name).is_ok() && Pair::open(&name).is_err());
     text(&["down"]);

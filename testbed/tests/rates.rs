@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use testbed::probe::Probe;
 use testbed::tcp::{Load, Stop};
-use testbed::{Clos, Direction, Pair, Rate, runs_here};
+use testbed::{Clos, Direction, Family, Pair, Rate, runs_here};
 
 /// Waits until something happens in the bed; looks often, gives up late.
 fn until(what: &str, mut happens: impl FnMut() -> bool) {
@@ -58,6 +58,8 @@ fn queue_is_bounded_in_bytes() {
     assert!(seen.arrived() < seen.sent && passed >= QUEUE, "{seen:?}");
     assert!(passed <= QUEUE + burst + drained + 2 * FRAME, "{passed} bytes passed, {drained} drained: {seen:?}");
     assert!(links.iter().all(|l| l.backlog_bytes == 0), "{links:?}");
+    let to_host = bed.host_stats(1, Direction::Down).unwrap();
+    assert!(to_host.packets >= seen.arrived() && to_host.overflow == 0, "{to_host:?}");
 }
 
 #[test]
@@ -99,4 +101,22 @@ fn tcp_outlives_a_black_hole() {
     assert!(report.retransmitted > 0, "{report:?}");
     let stall = report.flows.iter().map(|f| f.longest_stall).max();
     assert!(stall > Some(Duration::from_millis(100)), "a timeout lasts 200 ms at least: {report:?}");
+}
+
+#[test]
+fn tcp_does_not_flee_a_dead_spine() {
+    if !runs_here() {
+        return;
+    }
+    let bed = Clos::builder().spines(2).hosts_per_leaf(1).spine_rate(Rate::mbit(20)).build().unwrap();
+    for family in [Family::V4, Family::V6] {
+        let stop = Stop::Bytes { each: 100_000, limit: Duration::from_secs(3) };
+        let load = Load { flows: 16, stop, family, ..Load::default() };
+        let running = load.start(bed.host(0), bed.host(1)).unwrap();
+        bed.hole_spine(0).unwrap();
+        let report = running.join().unwrap();
+        bed.heal().unwrap();
+        let finished = report.flows.iter().filter(|f| f.finished.is_some()).count();
+        assert!((1..16).contains(&finished), "{report:?}");
+    }
 }
