@@ -1,17 +1,33 @@
 //! Sans-IO core of the Scalable Reliable Datagram transport.
 #![forbid(unsafe_code)]
 
+mod acks;
+mod batch;
+mod blocks;
+mod cc;
 mod config;
+mod conn;
+mod cookie;
 mod driver;
 mod endpoint;
 mod engine;
+mod inbox;
 mod mailbox;
+mod outbox;
+mod path;
+mod peer;
+mod rtt;
+mod sent;
+mod seq;
 mod stats;
 mod time;
+mod timers;
 mod upper;
+mod wire;
 
+pub use batch::{Burst, BurstWriter, Part, TxBatch};
 pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DATAGRAM};
-pub use driver::{Burst, BurstWriter, Driver, Ecn, Part, RxMeta, SourcePort, TxBatch};
+pub use driver::{Driver, Ecn, RxMeta, SourcePort};
 pub use endpoint::{Endpoint, Event, Outbound, PeerId, RnrRetry, SendError};
 pub use engine::Engine;
 pub use mailbox::{Mailbox, Received};
