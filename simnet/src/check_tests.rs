@@ -23,7 +23,7 @@ fn send(m: &mut Model, now: u64) -> u64 {
 }
 
 #[test]
-fn placed__twice_is_noticed_also_after_a_restart() {
+fn placed_twice_is_noticed_also_after_a_restart() {
     let mut m = model();
     let x = send(&mut m, 1);
     m.placed(at(5), B, Some(A), x, 100).expect("first delivery");
@@ -35,7 +35,7 @@ fn placed__twice_is_noticed_also_after_a_restart() {
 }
 
 #[test]
-fn placed__from_a_sender_that_died_before_the_receiver_was_born_is_noticed() {
+fn placed_from_a_sender_that_died_before_the_receiver_was_born_is_noticed() {
     let mut m = model();
     let x = send(&mut m, 1);
     m.died(at(2), A);
@@ -48,7 +48,7 @@ fn placed__from_a_sender_that_died_before_the_receiver_was_born_is_noticed() {
 }
 
 #[test]
-fn placed__after_failure_and_a_later_message_is_noticed() {
+fn placed_after_failure_and_a_later_message_is_noticed() {
     let mut m = model();
     m.expect.outages = true;
     let x = send(&mut m, 1);
@@ -59,7 +59,7 @@ fn placed__after_failure_and_a_later_message_is_noticed() {
 }
 
 #[test]
-fn completed__needs_delivery_and_happens_once() {
+fn completed_needs_delivery_and_happens_once() {
     let mut m = model();
     let x = send(&mut m, 1);
     assert!(m.completed(at(2), x, Ok(())).is_err());
@@ -71,7 +71,7 @@ fn completed__needs_delivery_and_happens_once() {
 }
 
 #[test]
-fn completed__failures_need_a_reason() {
+fn completed_failures_need_a_reason() {
     for failure in [
         Failure::Unreachable,
         Failure::Unresponsive,
@@ -93,7 +93,7 @@ fn completed__failures_need_a_reason() {
 }
 
 #[test]
-fn read__compares_header_and_bytes() {
+fn read_compares_header_and_bytes() {
     let mut m = model();
     for (header, number, ok) in [(b"h", 7, true), (b"g", 7, false), (b"h", 8, false)] {
         let x = send(&mut m, 1);
@@ -105,7 +105,7 @@ fn read__compares_header_and_bytes() {
 }
 
 #[test]
-fn payload__differs_between_numbers_and_offsets() {
+fn payload_differs_between_numbers_and_offsets() {
     assert_ne!(payload(1, 64), payload(2, 64));
     assert_ne!(payload(1, 64)[..32], payload(1, 64)[32..]);
     assert_eq!(payload(1, 64), payload(1, 128)[..64]);

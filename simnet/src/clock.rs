@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn world__is_the_first_moment_that_shows_the_local_time() {
+    fn world_is_the_first_moment_that_shows_the_local_time() {
         for (offset, drift_ppm) in [(0, 0), (5_000_000_000, 200), (17, -200), (1 << 40, 99_999), (3, -50_000)] {
             let clock = Clock { offset, drift_ppm };
             for local in [offset, offset + 1, offset + 999_999, offset + 1_000_001, offset + 86_400_000_000_000] {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn local__is_monotonic_and_drifts() {
+    fn local_is_monotonic_and_drifts() {
         let clock = Clock { offset: 0, drift_ppm: -100 };
         let mut last = Time::ZERO;
         for ns in (0..5_000_000).step_by(997) {

@@ -28,7 +28,7 @@ fn arrival(passage: Passage) -> u64 {
 }
 
 #[test]
-fn queue__serialises_exactly_and_then_delays() {
+fn queue_serialises_exactly_and_then_delays() {
     // 34 + 66 = 100 bytes at 100 Gbit/s: 8 ns each.
     let queue = Queue { rate: 100_000_000_000, limit: 1_000_000, ecn: u64::MAX };
     let mut l = link(&[Part::Delay(Span::from_nanos(500)), Part::Queue(queue)]);
@@ -42,7 +42,7 @@ fn queue__serialises_exactly_and_then_delays() {
 }
 
 #[test]
-fn queue__drops_the_tail_and_marks() {
+fn queue_drops_the_tail_and_marks() {
     let each = u64::from(100 + WIRE_OVERHEAD);
     let mut l = link(&[Part::Queue(Queue { rate: 1_000_000, limit: 5 * each, ecn: 2 * each })]);
     let mut marks = Vec::new();
@@ -62,7 +62,7 @@ fn queue__drops_the_tail_and_marks() {
 }
 
 #[test]
-fn parts__replace_those_of_their_kind() {
+fn parts_replace_those_of_their_kind() {
     let mut l = link(&[Part::Delay(Span::from_nanos(1)), Part::Loss(1_000_000)]);
     assert_eq!(l.pass(Time::ZERO, &mut packet(1)), Passage::Dropped(DropReason::Loss));
     l.set(Part::Loss(0));
@@ -77,7 +77,7 @@ fn parts__replace_those_of_their_kind() {
 }
 
 #[test]
-fn burst__loses_in_runs() {
+fn burst_loses_in_runs() {
     let mut l = link(&[Part::Burst(Burst { enter: 10_000, leave: 200_000 })]);
     let lost: Vec<bool> =
         (0..100_000).map(|_| matches!(l.pass(Time::ZERO, &mut packet(1)), Passage::Dropped(_))).collect();
@@ -88,7 +88,7 @@ fn burst__loses_in_runs() {
 }
 
 #[test]
-fn corrupt__always_changes_something() {
+fn corrupt_always_changes_something() {
     let mut rng = Rng::new(3);
     for len in [1, 2, 17, 1_400] {
         let whole = vec![0x5a; len];
@@ -101,7 +101,7 @@ fn corrupt__always_changes_something() {
 }
 
 #[test]
-fn duplicate_and_reorder__stay_within_their_spans() {
+fn duplicate_and_reorder_stay_within_their_spans() {
     let most = Span::from_micros(10);
     let mut l = link(&[Part::Duplicate(500_000, most), Part::Reorder(500_000, most)]);
     let (mut copies, mut late) = (0, 0);

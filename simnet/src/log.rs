@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hash__depends_on_events_times_and_order() {
+    fn hash_depends_on_events_times_and_order() {
         let run = |events: &[(u64, u32)]| {
             let mut log = Log::new();
             for (at, index) in events {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn tail__keeps_the_last() {
+    fn tail_keeps_the_last() {
         let mut log = Log::new();
         log.keep(2);
         for index in 0..5 {

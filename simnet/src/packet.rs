@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses__round_trip() {
+    fn addresses_round_trip() {
         for h in [0, 1, 249, 250, 1_000, 63_000] {
             let addr = Addr::of(HostId(h), 9);
             assert_eq!(addr.host(), Some(HostId(h)));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn arena__reuses_slots_and_copies_bytes() {
+    fn arena_reuses_slots_and_copies_bytes() {
         let mut arena = Arena::default();
         let (src, dst) = (Addr::of(HostId(0), 1), Addr::of(HostId(1), 2));
         let a = arena.alloc(src, dst, HostId(1), Ecn::Ect, Time::ZERO);

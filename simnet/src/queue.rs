@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pop__by_time_then_by_insertion() {
+    fn pop_by_time_then_by_insertion() {
         let mut q = EventQueue::new();
         for (at, name) in [(5, 'a'), (3, 'b'), (5, 'c'), (3, 'd'), (9, 'e')] {
             q.push(Time::from_nanos(at), name);

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn derive__differs_by_seed_purpose_and_index() {
+    fn derive_differs_by_seed_purpose_and_index() {
         let firsts = [
             Rng::derive(1, "loss", 0).next_u64(),
             Rng::derive(2, "loss", 0).next_u64(),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn chance__meets_its_rate() {
+    fn chance_meets_its_rate() {
         let mut rng = Rng::new(7);
         let hits = (0..100_000).filter(|_| rng.chance(30_000)).count();
         assert!((2_700..3_300).contains(&hits), "{hits} of 100000 at 3 %");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges__stay_inside() {
+    fn ranges_stay_inside() {
         let mut rng = Rng::new(8);
         for _ in 0..10_000 {
             assert!((3..=5).contains(&rng.range(3, 5)));

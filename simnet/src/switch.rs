@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn next__spreads_ports_evenly_and_changes_with_the_seed() {
+    fn next_spreads_ports_evenly_and_changes_with_the_seed() {
         let mut switch = Switch::new(11);
         let links: Vec<LinkId> = (0..8).map(LinkId).collect();
         switch.route([HostId(1)], &links);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn next__without_a_route_is_none() {
+    fn next_without_a_route_is_none() {
         let mut switch = Switch::new(1);
         assert_eq!(switch.next(&packet(1)), None);
         switch.route([HostId(5)], &[LinkId(0)]);

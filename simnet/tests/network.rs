@@ -90,7 +90,7 @@ fn us(us: u64) -> Time {
 }
 
 #[test]
-fn datagram__arrives_after_delay_and_serialisation_and_can_be_answered() {
+fn datagram_arrives_after_delay_and_serialisation_and_can_be_answered() {
     let (mut world, a, b) = two(HostSpec::default());
     // 34 bytes and 66 of headers: 8 ns on each of three links, and 1 us each.
     let mut question = [b'x'; 34];
@@ -107,7 +107,7 @@ fn datagram__arrives_after_delay_and_serialisation_and_can_be_answered() {
 }
 
 #[test]
-fn source_ports__spread_over_all_paths_in_every_topology() {
+fn source_ports_spread_over_all_paths_in_every_topology() {
     let part = |world: &mut World<Raw>, fabric: &simnet::Fabric, far: HostId| {
         for port in 0..64 {
             send(world, fabric.hosts[0], far, port, b"x");
@@ -134,7 +134,7 @@ fn source_ports__spread_over_all_paths_in_every_topology() {
 }
 
 #[test]
-fn rehash__moves_flows() {
+fn rehash_moves_flows() {
     let (mut world, a, b) = two(HostSpec::default());
     let counts = |world: &World<Raw>| -> Vec<u64> { world.net().links().map(|(_, l)| l.stats().packets).collect() };
     send(&mut world, a, b, 7, b"x");
@@ -153,7 +153,7 @@ fn rehash__moves_flows() {
 }
 
 #[test]
-fn star__incast_fills_one_queue_and_drops() {
+fn star_incast_fills_one_queue_and_drops() {
     let mut world = World::new(3, 0);
     let fabric = star(&mut world, hosts(20), &EDGE);
     let sink = fabric.hosts[0];
@@ -174,7 +174,7 @@ fn star__incast_fills_one_queue_and_drops() {
 }
 
 #[test]
-fn stall__holds_arrivals_and_timers_and_overflows_the_queue() {
+fn stall_holds_arrivals_and_timers_and_overflows_the_queue() {
     let spec = HostSpec { receive_queue: 5, ..HostSpec::default() };
     let (mut world, a, b) = two(spec);
     world.at(us(10), Action::Stall(b, Span::from_micros(100)));
@@ -196,7 +196,7 @@ fn stall__holds_arrivals_and_timers_and_overflows_the_queue() {
 }
 
 #[test]
-fn batches__are_handled_at_their_times() {
+fn batches_are_handled_at_their_times() {
     let spec = HostSpec {
         processing: Processing::Every(Span::from_micros(50)),
         timestamps: false,
@@ -219,7 +219,7 @@ fn batches__are_handled_at_their_times() {
 }
 
 #[test]
-fn clock__drift_moves_alarms() {
+fn clock_drift_moves_alarms() {
     let clock = Clock { offset: 5, drift_ppm: -10_000 };
     let (mut world, _, b) = two(HostSpec { clock, ..HostSpec::default() });
     world.command(b, Order::Alarm(Span::from_millis(99)));
@@ -229,7 +229,7 @@ fn clock__drift_moves_alarms() {
 }
 
 #[test]
-fn restart__loses_what_waits_and_changes_ports_but_not_the_address() {
+fn restart_loses_what_waits_and_changes_ports_but_not_the_address() {
     let (mut world, a, b) = two(HostSpec::default());
     send(&mut world, b, a, 0, b"x");
     world.run_until_idle(Time::NEVER);
@@ -250,7 +250,7 @@ fn restart__loses_what_waits_and_changes_ports_but_not_the_address() {
 }
 
 #[test]
-fn partition__is_one_way_and_heals() {
+fn partition_is_one_way_and_heals() {
     let (mut world, a, b) = two(HostSpec::default());
     world.at(us(1), Action::Partition(vec![a], vec![b]));
     world.at(us(100), Action::Heal);
@@ -264,7 +264,7 @@ fn partition__is_one_way_and_heals() {
 }
 
 #[test]
-fn drops__are_logged_with_their_reason() {
+fn drops_are_logged_with_their_reason() {
     let spec = HostSpec { mtu: 1_500, ..HostSpec::default() };
     let mut world: World<Raw> = World::new(1, 0);
     let fabric = pair(&mut world, (spec, Raw::default()), (spec, Raw::default()), 1, &EDGE, &EDGE);
@@ -297,7 +297,7 @@ fn drops__are_logged_with_their_reason() {
 }
 
 #[test]
-fn captured_packets__can_be_injected() {
+fn captured_packets_can_be_injected() {
     let (mut world, a, b) = two(HostSpec::default());
     world.net_mut().capture(true);
     send(&mut world, a, b, 0, b"hello");
@@ -310,7 +310,7 @@ fn captured_packets__can_be_injected() {
 }
 
 #[test]
-fn same_seed__same_log_and_other_seed__another() {
+fn same_seed_same_log_and_other_seed_another() {
     let run = |seed: u64| {
         let mut world = World::new(seed, 0);
         let fabric = leaf_spine(&mut world, hosts(8), 4, 4, &EDGE, &EDGE);
