@@ -1,73 +1,95 @@
 //! The queue of future events, ordered by time and, within one nanosecond, by the order in which they were added.
+//!
+//! A radix heap: time only moves forward, so events can be kept in buckets by the highest bit in which their time differs
+//! from the present. Equal times always share a bucket and buckets keep their order, so no sequence number is needed.
+//! Everything moves sequentially through memory, unlike in a binary heap. Nothing outside this file knows that.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::VecDeque;
 
 use srd_core::Time;
 
-/// Future events. A binary heap today; nothing outside this file knows that.
+/// Future events.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
-    heap: BinaryHeap<Entry<E>>,
-    sequence: u64,
-}
-
-#[derive(Debug)]
-struct Entry<E> {
-    at: Time,
-    sequence: u64,
-    event: E,
+    /// Events at `last`, in order.
+    present: VecDeque<E>,
+    /// Bucket `b` holds the events whose time differs from `last` in bit `b` and in no higher one.
+    buckets: [Vec<(u64, E)>; 64],
+    /// Bit `b` is set if bucket `b` is not empty.
+    filled: u64,
+    /// Time of the event that was taken last.
+    last: u64,
+    /// An emptied bucket's memory, to be reused.
+    spare: Vec<(u64, E)>,
 }
 
 impl<E> EventQueue<E> {
     pub(crate) fn new() -> EventQueue<E> {
-        EventQueue { heap: BinaryHeap::new(), sequence: 0 }
+        EventQueue {
+            present: VecDeque::new(),
+            buckets: std::array::from_fn(|_| Vec::new()),
+            filled: 0,
+            last: 0,
+            spare: Vec::new(),
+        }
     }
 
     /// Adds an event.
+    ///
+    /// # Panics
+    /// If it lies before the one that was taken last.
     pub(crate) fn push(&mut self, at: Time, event: E) {
-        self.sequence += 1;
-        self.heap.push(Entry { at, sequence: self.sequence, event });
+        let at = at.as_nanos();
+        assert!(at >= self.last, "an event at {at} is added after the one at {} has happened", self.last);
+        self.insert(at, event);
+    }
+
+    fn insert(&mut self, at: u64, event: E) {
+        match (at ^ self.last).checked_ilog2() {
+            None => self.present.push_back(event),
+            Some(bit) => {
+                self.buckets[bit as usize].push((at, event));
+                self.filled |= 1 << bit;
+            }
+        }
     }
 
     /// Takes the next event that is not later than `limit`.
     pub(crate) fn pop_until(&mut self, limit: Time) -> Option<(Time, E)> {
-        if self.heap.peek()?.at > limit {
+        if self.present.is_empty() {
+            if self.filled == 0 {
+                return None;
+            }
+            let lowest = self.filled.trailing_zeros() as usize;
+            let first = self.buckets[lowest].iter().map(|e| e.0).min().expect("a filled bucket");
+            if first > limit.as_nanos() {
+                return None;
+            }
+            // All of them agree with `first` in bit `lowest`, so each finds a lower bucket, in the order it had.
+            self.last = first;
+            self.filled &= !(1 << lowest);
+            let spare = std::mem::take(&mut self.spare);
+            let mut bucket = std::mem::replace(&mut self.buckets[lowest], spare);
+            for (at, event) in bucket.drain(..) {
+                self.insert(at, event);
+            }
+            self.spare = bucket;
+        } else if self.last > limit.as_nanos() {
             return None;
         }
-        self.heap.pop().map(|e| (e.at, e.event))
+        self.present.pop_front().map(|event| (Time::from_nanos(self.last), event))
     }
 
     /// Whether no event is left.
     pub(crate) fn is_empty(&self) -> bool {
-        self.heap.is_empty()
-    }
-}
-
-impl<E> PartialEq for Entry<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl<E> Eq for Entry<E> {}
-
-impl<E> PartialOrd for Entry<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> Ord for Entry<E> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // The heap keeps its greatest entry on top; the earliest event must be that.
-        (other.at, other.sequence).cmp(&(self.at, self.sequence))
+        self.present.is_empty() && self.filled == 0
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::Rng;
 
     #[test]
     fn pop_by_time_then_by_insertion() {
@@ -83,5 +105,29 @@ mod tests {
         assert!(!q.is_empty());
         assert_eq!(q.pop_until(Time::NEVER), Some((Time::from_nanos(9), 'e')));
         assert!(q.is_empty());
+    }
+
+    #[test]
+    fn agrees_with_a_sorted_list() {
+        let mut rng = Rng::new(4);
+        let mut q = EventQueue::new();
+        let mut list: Vec<(u64, u64)> = Vec::new();
+        let (mut now, mut number) = (0, 0);
+        for _ in 0..20_000 {
+            if rng.chance(550_000) {
+                let at = now + rng.log_range(1, 1 << 40) - 1;
+                number += 1;
+                q.push(Time::from_nanos(at), number);
+                list.push((at, number));
+            } else {
+                let limit = now + rng.log_range(1, 1 << 41);
+                let expected = list.iter().min().copied().filter(|e| e.0 <= limit);
+                let popped = q.pop_until(Time::from_nanos(limit)).map(|(at, n)| (at.as_nanos(), n));
+                assert_eq!(popped, expected);
+                list.retain(|e| Some(*e) != expected);
+                now = expected.map_or(now, |e| e.0);
+            }
+        }
+        assert_eq!(q.is_empty(), list.is_empty());
     }
 }
