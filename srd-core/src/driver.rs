@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::time::Time;
 use crate::upper::{Gather, Token};
+use crate::wire::Sink;
 
 /// ECN codepoint of a datagram (RFC 3168).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -179,6 +180,17 @@ pub struct TxBatch {
     arena: Vec<u8>,
     parts: Vec<Part>,
     bursts: Vec<BurstHead>,
+    /// Where the packet that is being written begins.
+    packet: PacketStart,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PacketStart {
+    arena: usize,
+    /// Index of the first part that holds bytes of it; an inline one may hold bytes of the packet before, too.
+    part: usize,
+    /// Length of the burst before it.
+    burst_len: u32,
 }
 
 impl TxBatch {
@@ -216,5 +228,99 @@ impl TxBatch {
             parts: &self.parts[h.first_part as usize..h.end_part as usize],
             arena: &self.arena,
         })
+    }
+
+    /// Begins a burst; packets follow.
+    pub(crate) fn begin_burst(&mut self, to: SocketAddr, from: Option<IpAddr>, port: SourcePort) {
+        let part = self.parts.len() as u32;
+        self.bursts.push(BurstHead { to, from, port, ect: true, segment: 0, len: 0, first_part: part, end_part: part });
+    }
+
+    /// Begins a packet of the burst. Everything is written by [`Sink::put`] and [`payload`](Self::payload).
+    pub(crate) fn begin_packet(&mut self) {
+        let burst_len = self.burst().len;
+        let shared = matches!(self.parts.last(), Some(Part::Inline { .. })) && burst_len > 0;
+        let part = self.parts.len() - usize::from(shared);
+        self.packet = PacketStart { arena: self.arena.len(), part, burst_len };
+    }
+
+    /// Bytes of the packet so far.
+    pub(crate) fn packet_len(&self) -> usize {
+        (self.bursts.last().expect("in a burst").len - self.packet.burst_len) as usize
+    }
+
+    /// Names payload that the driver will gather.
+    pub(crate) fn payload(&mut self, token: Token, offset: u32, len: u32) {
+        self.parts.push(Part::Payload { token, offset, len });
+        self.burst().len += len;
+    }
+
+    /// Sets bits in a byte of the packet's header, `at` bytes from its start.
+    pub(crate) fn set_bits(&mut self, at: usize, bits: u8) {
+        self.arena[self.packet.arena + at] |= bits;
+    }
+
+    /// Appends `n` zero bytes to the packet.
+    pub(crate) fn pad(&mut self, n: usize) {
+        const ZEROS: [u8; 256] = [0; 256];
+        let mut left = n;
+        while left > 0 {
+            let step = left.min(ZEROS.len());
+            self.put(&ZEROS[..step]);
+            left -= step;
+        }
+    }
+
+    /// Appends the CRC32C of the packet so far.
+    pub(crate) fn checksum(&mut self, mem: &impl Gather) {
+        let mut sum = 0;
+        for part in &self.parts[self.packet.part..] {
+            match *part {
+                Part::Inline { start, len } => {
+                    let first = self.packet.arena.max(start as usize);
+                    sum = crc32c::crc32c_append(sum, &self.arena[first..(start + len) as usize]);
+                }
+                Part::Payload { token, offset, len } => {
+                    let (mut offset, mut left) = (offset, len as usize);
+                    while left > 0 {
+                        let slice = mem.payload(token, offset, left);
+                        sum = crc32c::crc32c_append(sum, slice);
+                        offset += slice.len() as u32;
+                        left -= slice.len();
+                    }
+                }
+            }
+        }
+        self.put(&sum.to_be_bytes());
+    }
+
+    /// Ends the packet. The first one of a burst sets the segment size.
+    pub(crate) fn end_packet(&mut self) {
+        let len = self.packet_len() as u32;
+        let end = self.parts.len() as u32;
+        let burst = self.burst();
+        burst.end_part = end;
+        if burst.segment == 0 {
+            burst.segment = len;
+        }
+        debug_assert!(len <= burst.segment, "segments must not grow");
+    }
+
+    fn burst(&mut self) -> &mut BurstHead {
+        self.bursts.last_mut().expect("in a burst")
+    }
+}
+
+impl Sink for TxBatch {
+    fn put(&mut self, bytes: &[u8]) {
+        let start = self.arena.len() as u32;
+        self.arena.extend_from_slice(bytes);
+        let len = bytes.len() as u32;
+        let first = self.burst().first_part as usize;
+        match self.parts[first..].last_mut() {
+            Some(Part::Inline { start: s, len: l }) if *s + *l == start => *l += len,
+            _ => self.parts.push(Part::Inline { start, len }),
+        }
+        self.burst().len += len;
     }
 }

@@ -1,12 +1,26 @@
 //! The endpoint: all connections of one card, or of one of its processing units.
+//!
+//! Finds the connection that a packet belongs to, answers what belongs to none without keeping state, and schedules who is
+//! looked at next: peers that may send wait in a queue, all others behind one deadline each.
 
-use std::net::SocketAddr;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 
-use crate::config::CheckedConfig;
-use crate::driver::{RxMeta, TxBatch};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rustc_hash::FxHashMap;
+
+use crate::config::{CheckedConfig, Checksum};
+use crate::conn::Cx;
+use crate::cookie::Cookies;
+use crate::driver::{RxMeta, SourcePort, TxBatch};
+use crate::peer::{Peer, State, write_control};
+use crate::seq::Seq;
 use crate::stats::{PeerStats, Stats};
-use crate::time::Time;
-use crate::upper::{Token, Upper};
+use crate::time::{Span, Time};
+use crate::timers::Timers;
+use crate::upper::{Failure, MAX_HEADER, Token, Upper};
+use crate::wire::{Accept, Close, Closed, DecodeError, Hello, Init, Packet, Retry, Unknown, decode_packet, features};
 
 /// A peer of an endpoint. Stays valid as long as the endpoint; connections to the peer come and go underneath.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -70,93 +84,602 @@ pub enum Event {
 
 /// See the module documentation. Made of four groups of methods: getters, `handle_*` (the world tells us), commands (the
 /// application asks), `poll_*` (we want something done, until there is no more).
+///
+/// No call has to come in any particular order: several inputs before a drain, a late drain or a spurious timeout are
+/// harmless.
 #[derive(Debug)]
 pub struct Endpoint {
     config: CheckedConfig,
+    local: SocketAddr,
+    incarnation: u64,
+    peers: Vec<Peer>,
+    by_addr: FxHashMap<SocketAddr, PeerId>,
+    /// Peers that may have something to send, each at most once.
+    ready: VecDeque<PeerId>,
+    is_ready: Vec<bool>,
+    timers: Timers,
+    events: VecDeque<Event>,
+    replies: VecDeque<Reply>,
+    reply_budget: ReplyBudget,
+    cookies: Cookies,
+    /// One generator per purpose, so that a draw in one place does not shift the others.
+    id_rng: Xoshiro256PlusPlus,
+    path_rng: Xoshiro256PlusPlus,
+    draining: bool,
+    stats: Stats,
+    watch: StallWatch,
+    scratch: Vec<u8>,
 }
 
-#[expect(unused_variables, clippy::todo, reason = "skeleton")]
+/// A stateless answer.
+#[derive(Debug)]
+struct Reply {
+    to: SocketAddr,
+    from: Option<IpAddr>,
+    bytes: Vec<u8>,
+}
+
+/// Events that nobody has fetched; older ones are forgotten, since messages tell the story anyway.
+const MAX_EVENTS: usize = 1024;
+/// Stateless answers that wait to be sent.
+const MAX_REPLIES: usize = 64;
+/// The low bits of a connection id are the peer's index, the rest is secret.
+const INDEX_BITS: u32 = 20;
+
+/// Stateless answers per second are limited, so that a flood of garbage does not make us one.
+#[derive(Debug)]
+struct ReplyBudget {
+    tokens: u32,
+    refilled: Time,
+}
+
+impl ReplyBudget {
+    const BURST: u32 = 256;
+    const REFILL: Span = Span::from_micros(100);
+
+    fn take(&mut self, now: Time) -> bool {
+        let earned = now.since(self.refilled).as_nanos() / Self::REFILL.as_nanos();
+        if earned > 0 {
+            self.tokens = (u64::from(self.tokens) + earned).min(Self::BURST.into()) as u32;
+            self.refilled = now;
+        }
+        self.tokens > 0 && {
+            self.tokens -= 1;
+            true
+        }
+    }
+}
+
+/// Notices that this endpoint was not run when it wanted to be: then silence is nobody's fault but ours.
+#[derive(Debug)]
+struct StallWatch {
+    /// Typical lateness of wake-ups, decaying.
+    lateness: Span,
+    stall_end: Time,
+}
+
+impl StallWatch {
+    /// Never believe a granularity above this.
+    const MAX_GRANULARITY: Span = Span::from_millis(5);
+
+    fn granularity(&self, config: &CheckedConfig) -> Span {
+        config.granularity.max(self.lateness).min(Self::MAX_GRANULARITY.max(config.granularity))
+    }
+
+    /// We run at `now` and wanted to at `due`. Says whether that was a stall.
+    fn woke(&mut self, now: Time, due: Time, config: &CheckedConfig) -> bool {
+        let late = now.since(due);
+        let threshold = (self.granularity(config) * 4).max(Span::from_millis(1));
+        if late > threshold {
+            self.stall_end = now;
+            return true;
+        }
+        self.lateness = if late > self.lateness { late } else { self.lateness - self.lateness / 1024 };
+        false
+    }
+}
+
 impl Endpoint {
     /// An endpoint that peers reach at `local` (its main port; an unspecified IP is fine). All its chance comes from
     /// `seed`; two endpoints must never be given the same one.
     pub fn new(config: CheckedConfig, local: SocketAddr, seed: [u8; 32], now: Time) -> Endpoint {
-        Endpoint { config }
+        let mut root = Xoshiro256PlusPlus::from_seed(seed);
+        let mut id_rng = Xoshiro256PlusPlus::from_rng(&mut root);
+        Endpoint {
+            incarnation: id_rng.next_u64(),
+            cookies: Cookies::new([root.next_u64(), root.next_u64()]),
+            path_rng: Xoshiro256PlusPlus::from_rng(&mut root),
+            id_rng,
+            config,
+            local,
+            peers: Vec::new(),
+            by_addr: FxHashMap::default(),
+            ready: VecDeque::new(),
+            is_ready: Vec::new(),
+            timers: Timers::default(),
+            events: VecDeque::new(),
+            replies: VecDeque::new(),
+            reply_budget: ReplyBudget { tokens: ReplyBudget::BURST, refilled: now },
+            draining: false,
+            stats: Stats::default(),
+            watch: StallWatch { lateness: Span::ZERO, stall_end: Time::ZERO },
+            scratch: Vec::with_capacity(256),
+        }
     }
+
+    // ---- getters
+
+    /// The address of a peer.
+    ///
+    /// # Panics
+    /// If the peer is not of this endpoint.
+    pub fn peer_addr(&self, peer: PeerId) -> SocketAddr {
+        self.peers[peer.0 as usize].addr
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// A snapshot of a peer; default values (but for the number of messages) if there is no connection.
+    ///
+    /// # Panics
+    /// If the peer is not of this endpoint.
+    pub fn peer_stats(&self, peer: PeerId) -> PeerStats {
+        let peer = &self.peers[peer.0 as usize];
+        match peer.conn() {
+            Some(conn) => conn.snapshot(&peer.outbox),
+            None => PeerStats { messages: peer.outbox.live(), ..PeerStats::default() },
+        }
+    }
+
+    /// All peers, connected or not.
+    pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.peers.iter().map(|p| p.id)
+    }
+
+    /// Whether a close has run to its end.
+    pub fn is_closed(&self) -> bool {
+        self.draining && self.replies.is_empty() && self.peers.iter().all(Peer::is_idle)
+    }
+
+    // ---- commands
 
     /// The handle of the peer whose main address is `addr`, made if there is none. `max_datagram` is what the driver says
     /// of the first hop to it. `None` if the table of peers is full of peers in use.
     pub fn peer(&mut self, addr: SocketAddr, max_datagram: u16) -> Option<PeerId> {
-        todo!()
+        let addr = canonical(addr);
+        if let Some(&id) = self.by_addr.get(&addr) {
+            self.peers[id.0 as usize].link_datagram = max_datagram;
+            return Some(id);
+        }
+        self.add_peer(addr, max_datagram)
     }
 
-    /// The address of a peer.
-    pub fn peer_addr(&self, peer: PeerId) -> SocketAddr {
-        todo!()
+    fn add_peer(&mut self, addr: SocketAddr, link_datagram: u16) -> Option<PeerId> {
+        if self.peers.len() < self.config.max_peers as usize {
+            let id = PeerId(self.peers.len() as u32);
+            self.peers.push(Peer::new(id, addr, link_datagram));
+            self.is_ready.push(false);
+            self.by_addr.insert(addr, id);
+            return Some(id);
+        }
+        None
     }
 
     /// Queues a message. Its outcome comes by [`Upper::completed`].
     ///
     /// # Errors
     /// The message was not accepted and will not complete.
+    ///
+    /// # Panics
+    /// If the peer is not of this endpoint.
     pub fn send(&mut self, now: Time, peer: PeerId, msg: Outbound) -> Result<(), SendError> {
-        todo!()
-    }
-
-    /// A datagram arrived.
-    pub fn handle_datagram<U: Upper>(&mut self, now: Time, meta: &RxMeta, bytes: &[u8], upper: &mut U) {
-        todo!()
-    }
-
-    /// Time passed. Call it when [`poll_timeout`](Self::poll_timeout) is due, after everything that has arrived was
-    /// handed in; calling it early or often is harmless.
-    pub fn handle_timeout<U: Upper>(&mut self, now: Time, upper: &mut U) {
-        todo!()
-    }
-
-    /// Adds datagrams to `batch`, at most about one segmentation-offload call's worth, and says whether it added any.
-    pub fn poll_transmit<U: Upper>(&mut self, now: Time, upper: &U, batch: &mut TxBatch) -> bool {
-        todo!()
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_transmit`](Self::poll_transmit) next has something to do
-    /// without any input. O(1).
-    pub fn poll_timeout(&self) -> Option<Time> {
-        todo!()
-    }
-
-    /// What happened to peers since the last call.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        todo!()
+        if self.draining {
+            return Err(SendError::Closed);
+        }
+        if msg.len > self.config.max_message || usize::from(msg.header_len) > MAX_HEADER {
+            return Err(SendError::TooLong { len: msg.len, max: self.config.max_message });
+        }
+        let depth = self.config.send_queue;
+        let p = &mut self.peers[peer.0 as usize];
+        if p.outbox.live() >= depth {
+            return Err(SendError::QueueFull { depth });
+        }
+        p.outbox.push(msg);
+        if matches!(p.state, State::Idle) {
+            let hello = self.hello(peer);
+            self.peers[peer.0 as usize].open(now, hello);
+        }
+        self.make_ready(peer);
+        Ok(())
     }
 
     /// Stops accepting messages, delivers those that are queued, then says good-bye to all peers. Done when
     /// [`is_closed`](Self::is_closed).
     pub fn close(&mut self, now: Time) {
-        todo!()
+        self.draining = true;
+        for index in 0..self.peers.len() {
+            let peer = &mut self.peers[index];
+            if peer.outbox.live() == 0 && matches!(peer.state, State::Opening(_)) {
+                peer.close(now, true);
+            }
+            self.make_ready(PeerId(index as u32));
+        }
     }
 
     /// Gives up at once: messages fail with `Closed`, one good-bye packet per peer is queued.
     pub fn abort<U: Upper>(&mut self, now: Time, upper: &mut U) {
-        todo!()
+        self.draining = true;
+        for index in 0..self.peers.len() {
+            let peer = &mut self.peers[index];
+            self.stats.messages_failed += u64::from(peer.outbox.live());
+            peer.outbox.fail_all(Failure::Closed, |token, why| upper.completed(token, Err(why)));
+            peer.close(now, true);
+            self.make_ready(PeerId(index as u32));
+        }
     }
 
-    /// Whether a close has run to its end.
-    pub fn is_closed(&self) -> bool {
-        todo!()
+    fn hello(&mut self, peer: PeerId) -> Hello {
+        let config = &self.config;
+        let secret = self.id_rng.next_u64() << INDEX_BITS;
+        Hello {
+            cid: secret | u64::from(peer.0),
+            incarnation: self.incarnation,
+            features: if config.checksum == Checksum::Crc32c { features::CHECKSUM } else { 0 },
+            max_datagram: config.max_datagram,
+            packet_window: config.packet_window,
+            message_window: config.message_window,
+            max_message: config.max_message,
+            first_pn: Seq(config.first_number.unwrap_or_else(|| self.id_rng.next_u32())),
+            first_message: Seq(config.first_number.unwrap_or_else(|| self.id_rng.next_u32())),
+            max_ack_delay_us: config.max_ack_delay.as_nanos().div_ceil(1000).min(100_000) as u32,
+        }
     }
 
-    /// Counters.
-    pub fn stats(&self) -> &Stats {
-        todo!()
+    // ---- the world
+
+    /// A datagram arrived.
+    pub fn handle_datagram<U: Upper>(&mut self, now: Time, meta: &RxMeta, bytes: &[u8], upper: &mut U) {
+        self.notice_stall(now);
+        self.stats.rx_packets += 1;
+        self.stats.rx_bytes += bytes.len() as u64;
+        match decode_packet(bytes) {
+            Ok(Packet::Tracked(header, frames)) => {
+                let Some(index) = self.find(header.cid) else {
+                    self.stats.rx_unknown += 1;
+                    let reply = Unknown { cid: header.cid, incarnation: self.incarnation, port: self.local.port() };
+                    self.reply(now, meta, header.port, |out| reply.encode(out));
+                    return;
+                };
+                let (mut cx, peer) = split(self, now, index);
+                if let State::Closing(closing) = &peer.state {
+                    // News from the peer, not an echo of old times: it does not agree with our good-bye.
+                    if closing.shutdown || closing.conn.has_received_from(header.pn) {
+                        return;
+                    }
+                    peer.reopen(now);
+                }
+                if let State::Open { conn, .. } = &mut peer.state {
+                    conn.handle_tracked(&mut cx, &header, frames, meta, &mut peer.outbox, upper);
+                }
+                self.make_ready(PeerId(index as u32));
+            }
+            Ok(Packet::Untracked { flags, cid, frames }) => {
+                let Some(index) = self.find(cid) else {
+                    self.stats.rx_unknown += 1;
+                    return;
+                };
+                let (mut cx, peer) = split(self, now, index);
+                if let State::Open { conn, .. } = &mut peer.state {
+                    conn.handle_untracked(&mut cx, flags, frames, meta, &mut peer.outbox, upper);
+                }
+                self.make_ready(PeerId(index as u32));
+            }
+            Ok(Packet::Init(init)) => self.handle_init(now, meta, &init, bytes.len(), upper),
+            Ok(Packet::Retry(retry)) => self.handle_retry(now, &retry),
+            Ok(Packet::Accept(accept)) => self.handle_accept(now, &accept),
+            Ok(Packet::Unknown(unknown)) => self.handle_unknown(now, meta, &unknown, upper),
+            Ok(Packet::Close(close)) => self.handle_close(now, meta, &close, upper),
+            Ok(Packet::Closed(closed)) => self.handle_closed(now, meta, &closed, upper),
+            Err(DecodeError::Checksum) => self.stats.rx_bad_checksum += 1,
+            Err(_) => self.stats.rx_malformed += 1,
+        }
     }
 
-    /// A snapshot of a peer; default values if there is no connection.
-    pub fn peer_stats(&self, peer: PeerId) -> PeerStats {
-        todo!()
+    /// The peer whose connection, open or being opened, has this id.
+    fn find(&self, cid: u64) -> Option<usize> {
+        let index = (cid & ((1 << INDEX_BITS) - 1)) as usize;
+        (self.peers.get(index)?.cid() == Some(cid)).then_some(index)
     }
 
-    /// Every peer with a connection.
-    pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
-        std::iter::empty()
+    fn find_addr(&self, meta: &RxMeta, port: u16) -> Option<usize> {
+        let addr = canonical(SocketAddr::new(meta.from.ip(), port));
+        self.by_addr.get(&addr).map(|id| id.0 as usize)
     }
+
+    fn handle_init<U: Upper>(&mut self, now: Time, meta: &RxMeta, init: &Init, len: usize, upper: &mut U) {
+        if self.draining {
+            return;
+        }
+        let addr = canonical(main_addr(meta.from, init.port));
+        let known = self.by_addr.get(&addr).map(|id| id.0 as usize);
+        let mut salt = 0;
+        if let Some(index) = known
+            && let peer = &mut self.peers[index]
+            && let Some(conn) = peer.conn()
+        {
+            if conn.remote.cid == init.hello.cid && conn.remote.incarnation == init.hello.incarnation {
+                // The ACCEPT was lost, or this is an echo: say it again.
+                if let State::Open { accept, .. } = &mut peer.state {
+                    *accept = true;
+                    self.make_ready(PeerId(index as u32));
+                }
+                return;
+            }
+            // A cookie of before this connection must not end it.
+            salt = conn.local.cid;
+        }
+        if !self.cookies.check(now, addr, salt, init.cookie) {
+            let retry = Retry { to: init.hello.cid, cookie: self.cookies.make(now, addr, salt) };
+            self.reply(now, meta, init.port, |out| retry.encode(out));
+            debug_assert!(self.replies.back().is_none_or(|r| r.bytes.len() <= len), "no amplification");
+            return;
+        }
+        let Some(index) = known.or_else(|| self.add_peer(addr, self.config.max_datagram).map(|id| id.0 as usize))
+        else {
+            self.stats.rx_refused += 1;
+            return;
+        };
+        let id = PeerId(index as u32);
+        let local = match &self.peers[index].state {
+            State::Opening(opening) => opening.local,
+            _ => self.hello(id),
+        };
+        let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
+        let (mut cx, peer) = split(self, now, index);
+        let failure = match &peer.state {
+            State::Open { conn, .. } if conn.remote.incarnation != init.hello.incarnation => {
+                Some(Failure::PeerRestarted)
+            }
+            // It gave the connection up without us.
+            State::Open { .. } => Some(Failure::Unresponsive),
+            State::Closing(_) | State::Opening(_) | State::Idle => None,
+        };
+        let event = match (&peer.state, failure) {
+            (State::Open { .. } | State::Closing(_), failure) => peer.end(&mut cx, failure, upper),
+            _ => None,
+        };
+        peer.from = meta.to;
+        peer.established(&mut cx, local, init.hello, true, rng);
+        self.emit(event);
+        self.emit(Some(Event::Connected(id)));
+        self.make_ready(id);
+    }
+
+    fn handle_retry(&mut self, now: Time, retry: &Retry) {
+        let Some(index) = self.find(retry.to) else {
+            self.stats.rx_unknown += 1;
+            return;
+        };
+        self.peers[index].on_retry(now, retry.to, retry.cookie);
+        self.make_ready(PeerId(index as u32));
+    }
+
+    fn handle_accept(&mut self, now: Time, accept: &Accept) {
+        let Some(index) = self.find(accept.to) else {
+            self.stats.rx_unknown += 1;
+            return;
+        };
+        let id = PeerId(index as u32);
+        match &mut self.peers[index].state {
+            State::Opening(opening) => {
+                let local = opening.local;
+                let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
+                let (mut cx, peer) = split(self, now, index);
+                peer.established(&mut cx, local, accept.hello, false, rng);
+                self.emit(Some(Event::Connected(id)));
+            }
+            // Both sides opened at once.
+            State::Open { conn, .. } if conn.remote.cid == accept.hello.cid => conn.confirm(),
+            _ => {}
+        }
+        self.make_ready(id);
+    }
+
+    fn handle_unknown<U: Upper>(&mut self, now: Time, meta: &RxMeta, unknown: &Unknown, upper: &mut U) {
+        let Some(index) = self.find_addr(meta, unknown.port) else {
+            self.stats.rx_unknown += 1;
+            return;
+        };
+        let (mut cx, peer) = split(self, now, index);
+        // Only the peer and those on the path know the id, so this is no stranger's guess.
+        let failure = match &peer.state {
+            State::Open { conn, .. } if conn.remote.cid == unknown.cid => {
+                if conn.remote.incarnation == unknown.incarnation {
+                    Some(Failure::Unresponsive)
+                } else {
+                    Some(Failure::PeerRestarted)
+                }
+            }
+            State::Closing(closing) if closing.conn.remote.cid == unknown.cid => None,
+            _ => {
+                cx.stats.rx_unknown += 1;
+                return;
+            }
+        };
+        let event = peer.end(&mut cx, failure, upper);
+        self.emit(event);
+        self.reopen_if_needed(now, index);
+    }
+
+    fn handle_close<U: Upper>(&mut self, now: Time, meta: &RxMeta, close: &Close, upper: &mut U) {
+        let closed = Closed { cid: close.cid, port: self.local.port() };
+        if let Some(index) = self.find(close.cid) {
+            let (mut cx, peer) = split(self, now, index);
+            let agreed = match &peer.state {
+                State::Open { .. } if close.shutdown => true,
+                // Something sent after this good-bye has arrived before it: the peer took it back.
+                State::Open { conn, .. } => !conn.has_received_from(close.next_pn) && conn.is_quiet(&peer.outbox),
+                State::Closing(_) => true,
+                State::Opening(_) | State::Idle => return,
+            };
+            if !agreed {
+                return;
+            }
+            // Nothing of ours is lost when an idle connection closes.
+            let failure = (close.shutdown && peer.outbox.live() > 0).then_some(Failure::PeerClosed);
+            let event = peer.end(&mut cx, failure, upper);
+            self.emit(event);
+            self.reopen_if_needed(now, index);
+        }
+        self.reply(now, meta, close.port, |out| closed.encode(out));
+    }
+
+    fn handle_closed<U: Upper>(&mut self, now: Time, meta: &RxMeta, closed: &Closed, upper: &mut U) {
+        if let Some(index) = self.find_addr(meta, closed.port)
+            && let State::Closing(closing) = &self.peers[index].state
+            && closing.conn.remote.cid == closed.cid
+        {
+            let (mut cx, peer) = split(self, now, index);
+            let event = peer.end(&mut cx, None, upper);
+            self.emit(event);
+            self.reopen_if_needed(now, index);
+        }
+    }
+
+    /// Messages that were queued while the old connection ended want a new one.
+    fn reopen_if_needed(&mut self, now: Time, index: usize) {
+        let id = PeerId(index as u32);
+        if matches!(self.peers[index].state, State::Idle) && self.peers[index].outbox.live() > 0 {
+            let hello = self.hello(id);
+            self.peers[index].open(now, hello);
+        }
+        self.make_ready(id);
+    }
+
+    fn reply(&mut self, now: Time, meta: &RxMeta, port: u16, encode: impl FnOnce(&mut Vec<u8>)) {
+        if self.replies.len() >= MAX_REPLIES || port == 0 || !self.reply_budget.take(now) {
+            self.stats.rx_refused += 1;
+            return;
+        }
+        let mut bytes = Vec::with_capacity(32);
+        encode(&mut bytes);
+        self.replies.push_back(Reply { to: main_addr(meta.from, port), from: meta.to, bytes });
+    }
+
+    fn emit(&mut self, event: Option<Event>) {
+        if let Some(event) = event {
+            if self.events.len() == MAX_EVENTS {
+                self.events.pop_front();
+            }
+            self.events.push_back(event);
+        }
+    }
+
+    /// Time passed. Call it when [`poll_timeout`](Self::poll_timeout) is due, after everything that has arrived was
+    /// handed in; calling it early or often is harmless.
+    pub fn handle_timeout<U: Upper>(&mut self, now: Time, upper: &mut U) {
+        self.notice_stall(now);
+        while let Some(index) = self.timers.pop(now) {
+            let draining = self.draining;
+            let (mut cx, peer) = split(self, now, index as usize);
+            let event = peer.on_timer(&mut cx, draining, upper);
+            self.emit(event);
+            self.reopen_if_needed(now, index as usize);
+        }
+    }
+
+    fn notice_stall(&mut self, now: Time) {
+        if let Some(due) = self.timers.next()
+            && due < now
+            && self.watch.stall_end < now
+            && self.watch.woke(now, due, &self.config)
+        {
+            self.stats.stalls += 1;
+        }
+    }
+
+    // ---- what we want done
+
+    fn make_ready(&mut self, peer: PeerId) {
+        let flag = &mut self.is_ready[peer.0 as usize];
+        if !*flag {
+            *flag = true;
+            self.ready.push_back(peer);
+        }
+    }
+
+    /// Adds datagrams to `batch`, at most about one segmentation-offload call's worth, and says whether it added any.
+    pub fn poll_transmit<U: Upper>(&mut self, now: Time, upper: &U, batch: &mut TxBatch) -> bool {
+        if let Some(reply) = self.replies.pop_front() {
+            let source = self.any_source();
+            write_control(reply.to, reply.from, source, &reply.bytes, batch);
+            self.stats.tx_packets += 1;
+            self.stats.tx_bytes += reply.bytes.len() as u64;
+            return true;
+        }
+        while let Some(id) = self.ready.pop_front() {
+            self.is_ready[id.0 as usize] = false;
+            let source = self.any_source();
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let (port, draining) = (self.local.port(), self.draining);
+            let (mut cx, peer) = split(self, now, id.0 as usize);
+            let sent = peer.transmit(&mut cx, port, source, upper, batch, &mut scratch);
+            let deadline = if sent { Time::NEVER } else { peer.deadline(&cx, draining) };
+            self.scratch = scratch;
+            if sent {
+                // Others first, then it may have more.
+                self.make_ready(id);
+                return true;
+            }
+            if deadline != Time::NEVER {
+                self.timers.set(id.0, deadline);
+            }
+        }
+        false
+    }
+
+    fn any_source(&mut self) -> SourcePort {
+        SourcePort(self.path_rng.random_range(0..self.config.path_pool))
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_transmit`](Self::poll_transmit) next has something to do
+    /// without any input. O(1).
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if !self.ready.is_empty() || !self.replies.is_empty() {
+            return Some(Time::ZERO);
+        }
+        self.timers.next()
+    }
+
+    /// What happened to peers since the last call.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+/// The context of a call, and the peer that it concerns.
+fn split(endpoint: &mut Endpoint, now: Time, index: usize) -> (Cx<'_>, &mut Peer) {
+    let Endpoint { config, stats, watch, peers, .. } = endpoint;
+    let granularity = watch.granularity(config);
+    (Cx { now, config, stats, granularity, stall_end: watch.stall_end }, &mut peers[index])
+}
+
+fn main_addr(from: SocketAddr, port: u16) -> SocketAddr {
+    let mut addr = from;
+    addr.set_port(port);
+    addr
+}
+
+/// The same peer always has the same address: without flow label, and with a scope only where it means something.
+fn canonical(mut addr: SocketAddr) -> SocketAddr {
+    if let SocketAddr::V6(v6) = &mut addr {
+        v6.set_flowinfo(0);
+        if !v6.ip().is_unicast_link_local() {
+            v6.set_scope_id(0);
+        }
+    }
+    addr
 }

@@ -1,14 +1,28 @@
 //! Sans-IO core of the Scalable Reliable Datagram transport.
 #![forbid(unsafe_code)]
 
+mod acks;
+mod blocks;
+mod cc;
 mod config;
+mod conn;
+mod cookie;
 mod driver;
 mod endpoint;
 mod engine;
+mod inbox;
 mod mailbox;
+mod outbox;
+mod path;
+mod peer;
+mod rtt;
+mod sent;
+mod seq;
 mod stats;
 mod time;
+mod timers;
 mod upper;
+mod wire;
 
 pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DATAGRAM};
 pub use driver::{Burst, Driver, Ecn, Part, RxMeta, SourcePort, TxBatch};

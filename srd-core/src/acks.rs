@@ -1,0 +1,253 @@
+//! What the receiver of packets knows of them, and what it says about it: the bitmap of packet numbers, and per path the
+//! newest packet with its arrival time.
+
+use crate::config::CheckedConfig;
+use crate::driver::Ecn;
+use crate::seq::Seq;
+use crate::time::{Span, Time};
+use crate::wire::{Ack, AckPath, CHECKSUM_LEN, MAX_ACK_PATHS, Refusal, Refuse, Sink, TRACKED_HEADER};
+
+const _: () = assert!(MIN_ROOM + TRACKED_HEADER + CHECKSUM_LEN <= crate::MIN_DATAGRAM as usize);
+
+/// Whether a packet is new.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arrival {
+    New,
+    Duplicate,
+    /// Outside the window: the sender breaks the rules.
+    Violation,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PathSeen {
+    newest: Seq,
+    at: Time,
+    ce: u8,
+    pending: bool,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Acks {
+    /// Every packet before this one was received or given up by its sender.
+    base: Seq,
+    newest: Option<Seq>,
+    window: u32,
+    /// `words[(pn / 64) % len]`, bit `pn % 64`: received. Bits outside `base..base + window` are zero.
+    words: Vec<u64>,
+    paths: Vec<PathSeen>,
+    pending_paths: Vec<u8>,
+    refusals: Vec<(Seq, Vec<(Seq, Refusal)>)>,
+    spare_refusals: Vec<Vec<(Seq, Refusal)>>,
+    unacked: u32,
+    /// When an acknowledgement must leave; `NEVER` if none is owed.
+    due: Time,
+    ack_every: u32,
+    max_delay: Span,
+}
+
+/// Room that an acknowledgement with the refusals of one packet needs at most.
+pub(crate) const MIN_ROOM: usize = 12 + 6 + 6 * MAX_PIECES;
+
+/// Pieces of messages in one packet at most, so that a REFUSE of them all fits into the smallest datagram.
+pub(crate) const MAX_PIECES: usize = 76;
+
+/// Packets with refusals that are remembered for the next acknowledgement; further ones are not acknowledged at all, so
+/// their sender sends them again.
+const MAX_REFUSED_PACKETS: usize = 64;
+
+impl Acks {
+    pub(crate) fn new(first: Seq, config: &CheckedConfig) -> Acks {
+        Acks {
+            base: first,
+            newest: None,
+            window: config.packet_window,
+            words: vec![0; config.packet_window as usize / 32],
+            paths: Vec::new(),
+            pending_paths: Vec::with_capacity(MAX_ACK_PATHS),
+            refusals: Vec::new(),
+            spare_refusals: Vec::new(),
+            unacked: 0,
+            due: Time::NEVER,
+            ack_every: config.ack_every.into(),
+            max_delay: config.max_ack_delay,
+        }
+    }
+
+    fn bit(&self, pn: Seq) -> (usize, u64) {
+        // A power of two, so that the wrap of numbers is no seam, and twice the window, so that a window that starts inside
+        // a word never meets itself.
+        (pn.0 as usize / 64 & (self.words.len() - 1), 1 << (pn.0 % 64))
+    }
+
+    /// Looks at a packet's number, and lets the window slide to the sender's oldest unresolved packet.
+    pub(crate) fn arrival(&mut self, pn: Seq, span: u16) -> Arrival {
+        let oldest = Seq(pn.0.wrapping_sub(span.into()));
+        if u32::from(span) >= self.window {
+            return Arrival::Violation;
+        }
+        if self.base.is_before(oldest) {
+            if oldest.since(self.base) > 2 * self.window {
+                return Arrival::Violation;
+            }
+            self.slide(oldest);
+        }
+        if pn.is_before(self.base) {
+            return Arrival::Duplicate;
+        }
+        if pn.since(self.base) >= self.window {
+            return Arrival::Violation;
+        }
+        let (word, bit) = self.bit(pn);
+        if self.words[word] & bit != 0 { Arrival::Duplicate } else { Arrival::New }
+    }
+
+    fn slide(&mut self, to: Seq) {
+        let mut pn = self.base;
+        while pn != to {
+            let (word, bit) = self.bit(pn);
+            if bit == 1 && to.since(pn) >= 64 {
+                self.words[word] = 0;
+                pn = pn.plus(64);
+            } else {
+                self.words[word] &= !bit;
+                pn = pn.plus(1);
+            }
+        }
+        self.base = to;
+    }
+
+    /// The packet was handled, every frame of it taken. Call only after [`Arrival::New`].
+    pub(crate) fn received(&mut self, pn: Seq) {
+        let (word, bit) = self.bit(pn);
+        self.words[word] |= bit;
+        if self.newest.is_none_or(|n| n.is_before(pn)) {
+            self.newest = Some(pn);
+        }
+        // Slide over what is complete, so that acknowledgements stay short.
+        loop {
+            let (word, bit) = self.bit(self.base);
+            if bit == 1 && self.words[word] == u64::MAX {
+                self.words[word] = 0;
+                self.base = self.base.plus(64);
+            } else if self.words[word] & bit != 0 {
+                self.words[word] &= !bit;
+                self.base = self.base.plus(1);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// The packet was handled, but these messages in it were turned away: it is answered by a REFUSE instead.
+    pub(crate) fn refused(&mut self, pn: Seq, messages: &[(Seq, Refusal)]) {
+        if self.refusals.len() < MAX_REFUSED_PACKETS {
+            let mut list = self.spare_refusals.pop().unwrap_or_default();
+            list.clear();
+            list.extend_from_slice(messages);
+            self.refusals.push((pn, list));
+        }
+        self.due = Time::ZERO;
+    }
+
+    /// Notes which path a packet came on and when an acknowledgement is owed.
+    pub(crate) fn note(&mut self, now: Time, pn: Seq, path: u8, at: Time, ecn: Ecn, ack_now: bool) {
+        let index = usize::from(path);
+        if index >= self.paths.len() {
+            self.paths.resize(index + 1, PathSeen::default());
+        }
+        let seen = &mut self.paths[index];
+        if !seen.pending || seen.newest.is_before(pn) {
+            seen.newest = pn;
+            seen.at = at;
+        }
+        if ecn == Ecn::Ce {
+            seen.ce = seen.ce.wrapping_add(1);
+        }
+        if !seen.pending && self.pending_paths.len() < MAX_ACK_PATHS {
+            seen.pending = true;
+            self.pending_paths.push(path);
+        }
+        self.unacked += 1;
+        if ack_now || ecn == Ecn::Ce || self.unacked >= self.ack_every {
+            self.due = Time::ZERO;
+        } else {
+            self.due = self.due.min(now + self.max_delay);
+        }
+    }
+
+    /// When an acknowledgement must leave.
+    pub(crate) fn due(&self) -> Time {
+        self.due
+    }
+
+    /// Whether there is something to acknowledge, due or not.
+    pub(crate) fn pending(&self) -> bool {
+        self.due != Time::NEVER
+    }
+
+    /// The newest packet received.
+    pub(crate) fn newest(&self) -> Option<Seq> {
+        self.newest
+    }
+
+    fn word_count(&self) -> usize {
+        match self.newest {
+            Some(newest) if !newest.is_before(self.base) => (newest.since(self.base) / 64 + 1) as usize,
+            _ => 0,
+        }
+    }
+
+    /// Bytes that [`write`](Self::write) will take, when given enough room.
+    pub(crate) fn len(&self) -> usize {
+        Ack::encoded_len(self.word_count(), self.pending_paths.len())
+            + self.refusals.iter().map(|(_, m)| Refuse::encoded_len(m.len())).sum::<usize>()
+    }
+
+    /// Writes what is owed into at most `room` bytes (at least [`MIN_ROOM`]) and considers it said. If the room is too
+    /// small, path entries and the end of the bitmap are left out: later acknowledgements say the rest.
+    pub(crate) fn write(&mut self, now: Time, room: usize, out: &mut impl Sink) {
+        let mut room = room - Ack::encoded_len(0, 0);
+        for (pn, messages) in &self.refusals {
+            let len = Refuse::encoded_len(messages.len());
+            if len <= room {
+                Refuse::encode(*pn, messages, out);
+                room -= len;
+            }
+        }
+        let words = self.word_count().min(room / 8);
+        room -= 8 * words;
+        let paths = self.pending_paths.len().min(room / 6);
+        let newest = self.newest.unwrap_or(Seq(self.base.0.wrapping_sub(1)));
+        let (base, this) = (self.base, &*self);
+        let words = (0..words as u32).map(|w| this.unaligned_word(base.plus(64 * w)));
+        let paths = self.pending_paths[..paths].iter().map(|&p| {
+            let seen = &this.paths[usize::from(p)];
+            // A duplicate may be older than `behind` can say; it gives no RTT anyway.
+            let known = newest.since(seen.newest) <= u32::from(u16::MAX);
+            AckPath {
+                path: p,
+                ce: seen.ce,
+                pn: if known { seen.newest } else { newest },
+                residence: known.then(|| now.since(seen.at)),
+            }
+        });
+        Ack::encode(base, newest, words, paths, out);
+        self.spare_refusals.extend(self.refusals.drain(..).map(|(_, list)| list));
+        for path in self.pending_paths.drain(..) {
+            self.paths[usize::from(path)].pending = false;
+        }
+        self.unacked = 0;
+        self.due = Time::NEVER;
+    }
+
+    fn unaligned_word(&self, pn: Seq) -> u64 {
+        let shift = pn.0 % 64;
+        let (word, _) = self.bit(pn);
+        let low = self.words[word] >> shift;
+        if shift == 0 {
+            return low;
+        }
+        low | self.words[(word + 1) % self.words.len()] << (64 - shift)
+    }
+}

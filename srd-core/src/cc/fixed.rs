@@ -1,0 +1,24 @@
+//! A constant rate and window.
+
+use super::{AckSample, Controller, RoundSample};
+use crate::time::Time;
+
+#[derive(Debug)]
+pub(super) struct Fixed {
+    /// Bytes per second.
+    pub(super) rate: u64,
+    /// Bytes.
+    pub(super) window: u64,
+}
+
+impl Controller for Fixed {
+    fn on_ack(&mut self, _: &AckSample) {}
+    fn on_round(&mut self, _: &RoundSample) {}
+    fn on_timeout(&mut self, _: Time) {}
+    fn rate(&self) -> f64 {
+        self.rate.max(1) as f64
+    }
+    fn window(&self) -> u64 {
+        self.window
+    }
+}

@@ -1,0 +1,66 @@
+//! Congestion control of a connection: how fast to send, and how much may be in flight.
+//!
+//! A controller sees the connection as a whole. Choosing among paths, and telling trouble of one path from congestion, is
+//! done before it is asked: it gets delay as the median over paths, and loss without what a dead path explains.
+
+mod delay;
+mod fixed;
+
+use crate::config::{CcChoice, CheckedConfig};
+use crate::time::{Span, Time};
+
+/// What newly acknowledged packets say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckSample {
+    pub(crate) now: Time,
+    /// Bytes that this acknowledgement newly covers.
+    pub(crate) acked: u64,
+    /// Queueing delay of the newest packet on its path, where it was measured.
+    pub(crate) queue_delay: Option<Span>,
+    /// Delivery rate over the flight of the newest packet, bytes per second.
+    pub(crate) delivery_rate: Option<f64>,
+    /// Whether the sender had less to send than it was allowed when that packet left.
+    pub(crate) app_limited: bool,
+    /// Smallest RTT of the connection.
+    pub(crate) min_rtt: Span,
+    /// Smoothed RTT of the connection.
+    pub(crate) srtt: Span,
+}
+
+/// What a round trip's worth of acknowledgements says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundSample {
+    pub(crate) now: Time,
+    /// Median over paths of the smallest queueing delay in this round, where there were samples.
+    pub(crate) queue_delay: Option<Span>,
+    /// Share of packets of this round that were lost on paths that still work, 0.0..=1.0.
+    pub(crate) loss: f64,
+    /// Whether most paths saw congestion marks.
+    pub(crate) marked: bool,
+    /// Whether rate or window held the sender back during this round.
+    pub(crate) limited: bool,
+    /// Smallest RTT of the connection.
+    pub(crate) min_rtt: Span,
+}
+
+/// A congestion controller.
+pub(crate) trait Controller: std::fmt::Debug + Send {
+    /// Packets were acknowledged.
+    fn on_ack(&mut self, ack: &AckSample);
+    /// A round ended.
+    fn on_round(&mut self, round: &RoundSample);
+    /// Nothing was acknowledged for a whole retransmission timeout, on any path.
+    fn on_timeout(&mut self, now: Time);
+    /// Pacing rate, bytes per second, above 0.
+    fn rate(&self) -> f64;
+    /// In-flight limit, bytes. May be less than a packet: one packet may always be in flight, and pacing spaces them.
+    fn window(&self) -> u64;
+}
+
+/// The controller that the configuration chooses, for packets of `mtu` bytes.
+pub(crate) fn new_controller(config: &CheckedConfig, mtu: u16) -> Box<dyn Controller> {
+    match config.cc {
+        CcChoice::Delay => Box::new(delay::Delay::new(config, mtu)),
+        CcChoice::Fixed { rate, window } => Box::new(fixed::Fixed { rate, window }),
+    }
+}

@@ -1,0 +1,396 @@
+//! Acknowledgements, loss, and the timers that guard them.
+
+use super::{Conn, Cx, Fault, TailProbe};
+use crate::cc::{AckSample, RoundSample};
+use crate::outbox::Outbox;
+use crate::rtt::Rtt;
+use crate::sent::{Fate, Sent};
+use crate::seq::Seq;
+use crate::time::{Span, Time};
+use crate::upper::{Failure, Upper};
+use crate::wire::{Ack, Refusal, Refuse};
+
+/// Lost large packets in a row, with smaller ones getting through, after which datagrams get smaller.
+const LARGE_LOST: u32 = 8;
+/// Datagram sizes to fall back to: half of jumbo frames, Ethernet with tunnels, the IPv6 minimum, our own minimum.
+const PLATEAUS: [u16; 4] = [4400, 1400, 1200, crate::MIN_DATAGRAM];
+/// Pause before a larger datagram is tried again.
+const GROW_PAUSE: Span = Span::from_secs(10);
+/// Packets that may leave per retransmission timeout while nothing is acknowledged.
+const PROBES_PER_TIMEOUT: u32 = 2;
+
+/// What one acknowledgement newly covers.
+#[derive(Default)]
+struct Covered {
+    bytes: u64,
+    packets: u32,
+    /// The one sent last.
+    newest: Option<Sent>,
+    round_over: bool,
+    smallest: u16,
+    largest: u16,
+    /// Paths that had packets covered, one bit each.
+    paths: [u64; 4],
+}
+
+impl Conn {
+    /// The retransmission timeout of a path (RFC 6298, with acknowledgement delay and floor of the configuration).
+    fn rto(&self, cx: &Cx<'_>) -> impl Fn(&Rtt) -> Span + use<> {
+        let (min, max, g) = (cx.config.rto_min, cx.config.rto_max, cx.granularity);
+        let (ack_delay, shift) = (self.peer_ack_delay(), self.backoff.min(16));
+        move |rtt| {
+            let first = (rtt.timeout(g) + ack_delay).max(min);
+            (first * (1 << shift)).min(max.max(first))
+        }
+    }
+
+    fn peer_ack_delay(&self) -> Span {
+        Span::from_micros(self.remote.max_ack_delay_us.min(100_000).into())
+    }
+
+    pub(super) fn handle_ack<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        ack: &Ack<'_>,
+        at: Time,
+        outbox: &mut Outbox,
+        upper: &mut U,
+    ) -> Result<(), Fault> {
+        let next = self.sent.next();
+        // The newest packet that a receiver of nothing can name is the one before the first.
+        if next.is_before(ack.cumulative) || !ack.newest.is_before(next.plus(1)) {
+            return Err(Fault::Violation);
+        }
+        let mut queue_delay = None;
+        for entry in ack.paths() {
+            if usize::from(entry.path) >= self.paths.len() {
+                continue;
+            }
+            self.paths.on_ce(entry.path, entry.ce);
+            // A packet whose fate is known already was sampled by an earlier acknowledgement.
+            let sent = self.sent.get(entry.pn).filter(|s| s.fate == Fate::InFlight && s.path == entry.path);
+            if let (Some(&s), Some(residence)) = (sent, entry.residence) {
+                let rtt = at.since(s.at) - residence;
+                self.rtt.sample(cx.now, rtt);
+                let queue = self.paths.on_rtt(cx.now, &s, rtt);
+                self.round.recent_queue.rotate_right(1);
+                self.round.recent_queue[0] = queue;
+                self.round.samples += 1;
+                queue_delay = Some(queue);
+            }
+        }
+        let mut covered = Covered { smallest: u16::MAX, ..Covered::default() };
+        let mut pn = self.sent.base();
+        while pn.is_before(ack.cumulative) {
+            // The receiver's base passes packets that it received, and those that we gave up.
+            if self.sent.get(pn).is_some_and(|s| s.fate == Fate::InFlight) {
+                self.cover(cx, pn, &mut covered, outbox, upper);
+            }
+            pn = pn.plus(1);
+        }
+        for (i, mut word) in ack.words().enumerate() {
+            let first = ack.cumulative.plus(64 * i as u32);
+            while word != 0 {
+                let pn = first.plus(word.trailing_zeros());
+                word &= word - 1;
+                self.cover(cx, pn, &mut covered, outbox, upper);
+            }
+        }
+        self.settle(cx, at, &covered, queue_delay, outbox);
+        Ok(())
+    }
+
+    pub(super) fn handle_refuse<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        refuse: &Refuse<'_>,
+        outbox: &mut Outbox,
+        upper: &mut U,
+    ) -> Result<(), Fault> {
+        if !refuse.pn.is_before(self.sent.next()) {
+            return Err(Fault::Violation);
+        }
+        for (message, refusal) in refuse.entries() {
+            // A refusal of an earlier packet may have settled the message already.
+            let failed = match refusal {
+                Refusal::Refused(status) => outbox.refused(message).map(|t| (t, Failure::Refused(status))),
+                Refusal::NotReady => {
+                    cx.stats.rnr += 1;
+                    let (min, max, srtt, now) = (cx.config.rnr_min, cx.config.rnr_max, self.rtt.srtt(), cx.now);
+                    let resume = |attempt: u8| {
+                        let pause = (min.max(srtt * 4).min(max) * (1 << attempt.min(20))).min(max);
+                        // Between half and all of it, by message, so that those turned away together come back apart.
+                        let half = pause.as_nanos() / 2;
+                        let spread = u64::from(message.0.wrapping_mul(0x9E37_79B1) >> 16);
+                        now + Span::from_nanos(half + half * spread / 0x1_0000)
+                    };
+                    outbox.not_ready(message, resume).map(|t| (t, Failure::NotReady))
+                }
+            };
+            if let Some((token, failure)) = failed {
+                cx.stats.messages_failed += 1;
+                upper.completed(token, Err(failure));
+            }
+        }
+        let mut covered = Covered { smallest: u16::MAX, ..Covered::default() };
+        self.cover(cx, refuse.pn, &mut covered, outbox, upper);
+        self.settle(cx, cx.now, &covered, None, outbox);
+        Ok(())
+    }
+
+    /// The receiver has packet `pn`.
+    fn cover<U: Upper>(&mut self, cx: &mut Cx<'_>, pn: Seq, covered: &mut Covered, outbox: &mut Outbox, upper: &mut U) {
+        let Some(&s) = self.sent.get(pn) else { return };
+        match s.fate {
+            Fate::Acked => return,
+            Fate::Lost(_) => {
+                cx.stats.spurious_retransmits += 1;
+                self.paths.on_spurious(&s);
+            }
+            Fate::InFlight => {
+                self.in_flight -= u64::from(s.bytes);
+                self.paths.on_acked(cx.now, &s);
+                covered.packets += 1;
+                covered.bytes += u64::from(s.bytes);
+                covered.smallest = covered.smallest.min(s.bytes);
+                covered.largest = covered.largest.max(s.bytes);
+                covered.paths[usize::from(s.path / 64)] |= 1 << (s.path % 64);
+                covered.round_over |= !pn.is_before(self.round.end);
+                if covered.newest.is_none_or(|n| n.at <= s.at) {
+                    covered.newest = Some(s);
+                }
+            }
+        }
+        self.sent.set_fate(pn, Fate::Acked);
+        for piece in self.sent.pieces(&s) {
+            if let Some((token, len)) = outbox.acked(&piece) {
+                self.last_used = cx.now;
+                cx.stats.messages_sent += 1;
+                cx.stats.message_bytes_sent += u64::from(len);
+                upper.completed(token, Ok(()));
+            }
+        }
+    }
+
+    /// Draws the conclusions from what was covered.
+    fn settle(&mut self, cx: &mut Cx<'_>, at: Time, covered: &Covered, queue_delay: Option<Span>, outbox: &mut Outbox) {
+        let Some(newest) = covered.newest else { return };
+        self.backoff = 0;
+        self.probes_left = 0;
+        self.tail_probe = TailProbe::Idle;
+        self.adapt_datagram(cx, covered);
+
+        self.delivered += covered.bytes;
+        self.delivered_at = at;
+        self.first_sent_at = newest.at;
+        let sending = newest.at.since(newest.first_sent_at);
+        let receiving = at.since(newest.delivered_at);
+        let interval = sending.max(receiving).as_secs_f64();
+        let delivery_rate = (interval > 0.0).then(|| (self.delivered - newest.delivered) as f64 / interval);
+        self.round.acked += covered.packets;
+        self.cc.on_ack(&AckSample {
+            now: cx.now,
+            acked: covered.bytes,
+            queue_delay,
+            delivery_rate,
+            app_limited: newest.app_limited,
+            min_rtt: self.rtt.min(),
+            srtt: self.rtt.srtt(),
+        });
+
+        for (w, mut bits) in covered.paths.into_iter().enumerate() {
+            while bits != 0 {
+                let path = (w * 64) as u8 + bits.trailing_zeros() as u8;
+                bits &= bits - 1;
+                let due = self.paths.detect_lost(path, cx.now, &self.sent, &mut self.lost_scratch);
+                self.reorder_at = self.reorder_at.min(due);
+            }
+        }
+        self.declare_lost(cx, LossCause::Overtaken, outbox);
+        self.sent.forget(cx.now - self.rtt.srtt());
+        if covered.round_over {
+            self.end_round(cx.now);
+        }
+    }
+
+    fn end_round(&mut self, now: Time) {
+        let signal = self.paths.end_round();
+        let round = &mut self.round;
+        // A round of few samples says little: take the least of the last four, so that noise does not pass for a queue.
+        let queue_delay = if round.samples < 4 { round.recent_queue.iter().min().copied() } else { signal.queue_delay };
+        self.cc.on_round(&RoundSample {
+            now,
+            queue_delay,
+            loss: f64::from(round.lost) / f64::from((round.lost + round.acked).max(1)),
+            marked: signal.marked,
+            limited: round.limited,
+            min_rtt: self.rtt.min(),
+        });
+        round.end = self.sent.next();
+        (round.acked, round.lost, round.samples, round.limited) = (0, 0, 0, false);
+    }
+
+    fn declare_lost(&mut self, cx: &mut Cx<'_>, cause: LossCause, outbox: &mut Outbox) {
+        let mut lost = std::mem::take(&mut self.lost_scratch);
+        for pn in lost.drain(..) {
+            let Some(&s) = self.sent.get(pn) else { continue };
+            if s.fate != Fate::InFlight {
+                continue;
+            }
+            self.sent.set_fate(pn, Fate::Lost(cx.now));
+            self.in_flight -= u64::from(s.bytes);
+            self.paths.on_lost(&s);
+            self.lost_on = Some(s.path);
+            cx.stats.lost_packets += 1;
+            if cause == LossCause::Overtaken {
+                self.round.lost += 1;
+            }
+            if self.is_large(s.bytes) {
+                self.large_lost = self.large_lost.saturating_add(1);
+            }
+            for piece in self.sent.pieces(&s) {
+                outbox.lost(piece);
+            }
+        }
+        self.lost_scratch = lost;
+    }
+
+    fn is_large(&self, bytes: u16) -> bool {
+        bytes > crate::MIN_DATAGRAM && u32::from(bytes) * 8 >= u32::from(self.datagram) * 7
+    }
+
+    /// Large datagrams vanish while small ones pass: use smaller ones. A larger one passed: use larger ones.
+    fn adapt_datagram(&mut self, cx: &mut Cx<'_>, covered: &Covered) {
+        if covered.largest > self.datagram {
+            self.datagram = covered.largest.min(self.full_datagram);
+            self.grow_at = if self.datagram < self.full_datagram { cx.now + GROW_PAUSE } else { Time::NEVER };
+        }
+        if self.is_large(covered.largest) {
+            self.large_lost = 0;
+        } else if self.large_lost >= LARGE_LOST && covered.smallest <= self.datagram / 2 {
+            if let Some(&smaller) = PLATEAUS.iter().find(|&&p| p < self.datagram) {
+                self.datagram = smaller;
+                self.grow_at = cx.now + GROW_PAUSE;
+                cx.stats.mtu_reductions += 1;
+            }
+            self.large_lost = 0;
+        }
+    }
+
+    /// The size of a datagram to try, if it is time to try a larger one again.
+    pub(super) fn take_grow_probe(&mut self, now: Time) -> Option<u16> {
+        if now < self.grow_at {
+            return None;
+        }
+        self.grow_at = now + GROW_PAUSE;
+        let larger = PLATEAUS.iter().rev().copied().find(|&p| p > self.datagram);
+        Some(larger.unwrap_or(self.full_datagram).min(self.full_datagram))
+    }
+
+    /// Runs what is due.
+    pub(crate) fn on_timer(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
+        outbox.resume(cx.now);
+        if self.reorder_at <= cx.now {
+            self.reorder_at = Time::NEVER;
+            for path in 0..self.paths.len() as u16 {
+                let due = self.paths.detect_lost(path as u8, cx.now, &self.sent, &mut self.lost_scratch);
+                self.reorder_at = self.reorder_at.min(due);
+            }
+            self.declare_lost(cx, LossCause::Overtaken, outbox);
+        }
+        if self.in_flight == 0 {
+            self.loss_at = Time::NEVER;
+            return;
+        }
+        // What arrived while we were stalled comes first, and its senders get a round trip to catch up.
+        let patience = cx.stall_end + self.rtt.srtt() * 2;
+        if self.loss_at <= cx.now {
+            let rto = self.rto(cx);
+            self.loss_at = self.paths.next_timeout(&self.sent, &rto);
+            if self.loss_at <= cx.now && cx.stall_end != Time::ZERO && cx.now < patience {
+                self.loss_at = patience;
+            } else if self.loss_at <= cx.now {
+                self.on_timeout(cx, rto, outbox);
+            }
+        }
+        if self.tail_probe == TailProbe::Idle && self.tail_probe_at(cx) <= cx.now {
+            self.tail_probe = TailProbe::Due;
+        }
+    }
+
+    fn on_timeout(&mut self, cx: &mut Cx<'_>, rto: impl Fn(&Rtt) -> Span, outbox: &mut Outbox) {
+        self.paths.expired(cx.now, &self.sent, &rto, &mut self.lost_scratch);
+        let mut blamed = [0u64; 4];
+        let mut anyone_alive = false;
+        for &pn in &self.lost_scratch {
+            let Some(s) = self.sent.get(pn) else { continue };
+            let (word, bit) = (usize::from(s.path / 64), 1u64 << (s.path % 64));
+            if blamed[word] & bit != 0 {
+                continue;
+            }
+            // An acknowledgement that came a good while after this packet should have told of it, too.
+            if self.paths.others_alive(s.path, s.at + self.rtt.srtt()) {
+                anyone_alive = true;
+                blamed[word] |= bit;
+                let (path, life) = (s.path, s.path_life);
+                if self.paths.get(path).life == life {
+                    self.paths.on_silence(path, cx.now, cx.config);
+                }
+            }
+        }
+        if anyone_alive {
+            self.declare_lost(cx, LossCause::DeadPath, outbox);
+        } else {
+            cx.stats.timeouts += 1;
+            self.backoff += 1;
+            self.probes_left = PROBES_PER_TIMEOUT;
+            self.tail_probe = TailProbe::Done;
+            self.ping = true;
+            self.cc.on_timeout(cx.now);
+            // One event for all that is out: the connection backs off, not each packet.
+            let (first, count) = (self.sent.base(), self.sent.len());
+            self.lost_scratch.clear();
+            self.lost_scratch.extend((0..count).map(|i| first.plus(i)));
+            self.declare_lost(cx, LossCause::Timeout, outbox);
+        }
+        self.sent.forget(cx.now - self.rtt.srtt());
+        cx.stats.paths_replaced += self.paths.take_replaced();
+        let rto = self.rto(cx);
+        self.loss_at = self.paths.next_timeout(&self.sent, rto);
+    }
+
+    /// When the tail probe is due.
+    fn tail_probe_at(&self, cx: &Cx<'_>) -> Time {
+        let after = self.rtt.srtt() * 2 + cx.granularity + self.peer_ack_delay();
+        self.last_sent_at.max(cx.stall_end) + after
+    }
+
+    /// When [`on_timer`](Self::on_timer) next has something to do.
+    pub(super) fn timer_at(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
+        let mut at = self.reorder_at.min(outbox.next_resume().unwrap_or(Time::NEVER));
+        if self.in_flight > 0 {
+            at = at.min(self.loss_at);
+            if self.tail_probe == TailProbe::Idle {
+                at = at.min(self.tail_probe_at(cx));
+            }
+        }
+        at
+    }
+
+    /// A tracked packet was sent: a timeout guards it.
+    pub(super) fn guard(&mut self, cx: &Cx<'_>, path: u8) {
+        let rto = self.rto(cx)(&self.paths.get(path).rtt);
+        self.loss_at = self.loss_at.min(cx.now + rto);
+    }
+}
+
+/// Why packets are declared lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LossCause {
+    /// Later packets of the same path arrived.
+    Overtaken,
+    /// Its path is silent while others work: not congestion.
+    DeadPath,
+    /// Everything is silent.
+    Timeout,
+}

@@ -1,0 +1,385 @@
+//! An open connection: one reliability and congestion context for all messages between two endpoints.
+//!
+//! Wires the parts together and keeps the decisions: [`PathSet`] (which way), [`SentPackets`] (what is out there),
+//! [`Acks`] and [`Inbox`] (what came in), a congestion controller (how fast). Opening and closing are the business of
+//! `peer`; outgoing messages live in the peer's [`Outbox`], because they outlive an idle connection.
+
+mod loss;
+mod pacer;
+mod send;
+
+pub(crate) use send::Route;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::acks::{Acks, Arrival};
+use crate::cc::{self, Controller};
+use crate::config::{CheckedConfig, Checksum};
+use crate::driver::RxMeta;
+use crate::endpoint::PeerId;
+use crate::inbox::{Inbox, Taken};
+use crate::outbox::Outbox;
+use crate::path::PathSet;
+use crate::rtt::Rtt;
+use crate::sent::SentPackets;
+use crate::seq::Seq;
+use crate::stats::Stats;
+use crate::time::{Span, Time};
+use crate::upper::Upper;
+use crate::wire::{DataHeader, DecodeError, Frame, Frames, Hello, Refusal, features, flags};
+
+use pacer::Pacer;
+
+/// What every call needs from the endpoint.
+pub(crate) struct Cx<'a> {
+    pub(crate) now: Time,
+    pub(crate) config: &'a CheckedConfig,
+    pub(crate) stats: &'a mut Stats,
+    /// Clock and scheduling granularity, as configured or measured.
+    pub(crate) granularity: Span,
+    /// When this endpoint last woke from a stall; verdicts by time wait for what arrived meanwhile.
+    pub(crate) stall_end: Time,
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    peer: PeerId,
+    /// What we told the peer, and what it told us.
+    pub(crate) local: Hello,
+    pub(crate) remote: Hello,
+    /// The peer has shown that it knows our id: data may go out.
+    confirmed: bool,
+    checksum: bool,
+    /// Largest datagram to send now, and at the start.
+    datagram: u16,
+    full_datagram: u16,
+    large_lost: u32,
+    grow_at: Time,
+
+    sent: SentPackets,
+    paths: PathSet,
+    rtt: Rtt,
+    cc: Box<dyn Controller>,
+    pacer: Pacer,
+    in_flight: u64,
+    delivered: u64,
+    delivered_at: Time,
+    first_sent_at: Time,
+    /// Packets sent while `delivered` is below this left when there was little to send.
+    app_limited_until: u64,
+    round: Round,
+    /// The path that lost what waits to be sent again.
+    lost_on: Option<u8>,
+    last_sent_at: Time,
+    /// Retransmission timeouts in a row without any acknowledgement, and packets that may go out until the next one.
+    backoff: u32,
+    probes_left: u32,
+    tail_probe: TailProbe,
+    loss_at: Time,
+    reorder_at: Time,
+    lost_scratch: Vec<Seq>,
+
+    acks: Acks,
+    inbox: Inbox,
+    refused_scratch: Vec<(Seq, Refusal)>,
+    /// A PING should go out.
+    ping: bool,
+
+    pub(crate) last_heard: Time,
+    /// Since when we have been waiting for any sign of the peer.
+    waiting_since: Option<Time>,
+    /// When a message was last sent or received.
+    pub(crate) last_used: Time,
+}
+
+#[derive(Debug)]
+struct Round {
+    /// The round ends when this packet or a later one is acknowledged.
+    end: Seq,
+    acked: u32,
+    lost: u32,
+    limited: bool,
+    samples: u32,
+    recent_queue: [Span; 4],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum TailProbe {
+    Idle,
+    Due,
+    Done,
+}
+
+impl Conn {
+    pub(crate) fn new(
+        cx: &Cx<'_>,
+        peer: PeerId,
+        local: Hello,
+        remote: Hello,
+        link_datagram: u16,
+        rng: Xoshiro256PlusPlus,
+    ) -> Conn {
+        let config = cx.config;
+        let datagram = config.max_datagram.min(link_datagram).min(remote.max_datagram);
+        Conn {
+            peer,
+            local,
+            remote,
+            confirmed: false,
+            checksum: config.checksum == Checksum::Crc32c || remote.features & features::CHECKSUM != 0,
+            datagram,
+            full_datagram: datagram,
+            large_lost: 0,
+            grow_at: Time::NEVER,
+            sent: SentPackets::new(local.first_pn),
+            paths: PathSet::new(config, rng),
+            rtt: Rtt::new(config.initial_rtt),
+            cc: cc::new_controller(config, datagram),
+            pacer: Pacer::default(),
+            in_flight: 0,
+            delivered: 0,
+            delivered_at: cx.now,
+            first_sent_at: cx.now,
+            app_limited_until: 0,
+            round: Round {
+                end: local.first_pn,
+                acked: 0,
+                lost: 0,
+                limited: false,
+                samples: 0,
+                recent_queue: [Span::ZERO; 4],
+            },
+            lost_on: None,
+            last_sent_at: cx.now,
+            backoff: 0,
+            probes_left: 0,
+            tail_probe: TailProbe::Idle,
+            loss_at: Time::NEVER,
+            reorder_at: Time::NEVER,
+            lost_scratch: Vec::new(),
+            acks: Acks::new(remote.first_pn, config),
+            inbox: Inbox::new(
+                remote.first_message,
+                config.message_window,
+                config.max_message,
+                config.max_partial_messages,
+            ),
+            refused_scratch: Vec::new(),
+            ping: false,
+            last_heard: cx.now,
+            waiting_since: None,
+            last_used: cx.now,
+        }
+    }
+
+    /// The peer knows our id.
+    pub(crate) fn confirm(&mut self) {
+        self.confirmed = true;
+    }
+
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.confirmed
+    }
+
+    /// Sends a PING as soon as possible.
+    pub(crate) fn request_ping(&mut self) {
+        self.ping = true;
+    }
+
+    /// Whether neither side has anything under way.
+    pub(crate) fn is_quiet(&self, outbox: &Outbox) -> bool {
+        outbox.live() == 0 && self.in_flight == 0 && !self.inbox.has_partials()
+    }
+
+    /// The number that the next packet will have.
+    pub(crate) fn next_pn(&self) -> Seq {
+        self.sent.next()
+    }
+
+    /// Whether a packet with number `pn` or a later one has arrived.
+    pub(crate) fn has_received_from(&self, pn: Seq) -> bool {
+        self.acks.newest().is_some_and(|n| !n.is_before(pn))
+    }
+
+    /// How long the peer has been silent although it owes an answer.
+    pub(crate) fn silence(&self, cx: &Cx<'_>) -> Span {
+        self.waiting_since.map_or(Span::ZERO, |since| cx.now.since(since.max(cx.stall_end)))
+    }
+
+    /// When the peer will have been silent for `patience`.
+    pub(crate) fn silent_at(&self, patience: Span) -> Time {
+        self.waiting_since.map_or(Time::NEVER, |since| since + patience)
+    }
+
+    /// When the peer has been silent, and not asked, for so long that a PING should ask.
+    pub(crate) fn keepalive_at(&self, cx: &Cx<'_>) -> Time {
+        self.last_heard.max(self.last_sent_at) + cx.config.keepalive
+    }
+
+    /// Asks the peer for a sign of life.
+    pub(crate) fn keep_alive(&mut self, cx: &mut Cx<'_>) {
+        self.ping = true;
+        cx.stats.keepalives += 1;
+    }
+
+    fn heard(&mut self, now: Time) {
+        self.last_heard = now;
+        self.waiting_since = (self.in_flight > 0).then_some(now);
+    }
+
+    /// A tracked packet arrived.
+    pub(crate) fn handle_tracked<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        header: &DataHeader,
+        frames: &[u8],
+        meta: &RxMeta,
+        outbox: &mut Outbox,
+        upper: &mut U,
+    ) {
+        if self.must_have_checksum(header.flags) {
+            cx.stats.rx_bad_checksum += 1;
+            return;
+        }
+        match self.acks.arrival(header.pn, header.span) {
+            Arrival::New => {}
+            Arrival::Duplicate => {
+                // The peer may miss our acknowledgements: answer at once, and not by the same path as before.
+                cx.stats.duplicates += 1;
+                self.heard(cx.now);
+                self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, true);
+                return;
+            }
+            Arrival::Violation => {
+                cx.stats.rx_violations += 1;
+                return;
+            }
+        }
+        if !self.inbox.advance(header.floor) {
+            cx.stats.rx_violations += 1;
+            return;
+        }
+        self.confirmed = true;
+        self.heard(cx.now);
+        let mut refused = std::mem::take(&mut self.refused_scratch);
+        refused.clear();
+        let outcome = self.handle_frames(cx, Frames::new(frames, true), meta, outbox, upper, &mut refused);
+        match outcome {
+            Ok(()) => {
+                if refused.is_empty() {
+                    self.acks.received(header.pn);
+                } else {
+                    self.acks.refused(header.pn, &refused);
+                }
+                let ack_now = header.flags & flags::ACK_NOW != 0;
+                self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, ack_now);
+            }
+            Err(Fault::Malformed) => cx.stats.rx_malformed += 1,
+            Err(Fault::Violation) => cx.stats.rx_violations += 1,
+        }
+        self.refused_scratch = refused;
+    }
+
+    /// An untracked packet arrived.
+    pub(crate) fn handle_untracked<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        packet_flags: u8,
+        frames: &[u8],
+        meta: &RxMeta,
+        outbox: &mut Outbox,
+        upper: &mut U,
+    ) {
+        if self.must_have_checksum(packet_flags) {
+            cx.stats.rx_bad_checksum += 1;
+            return;
+        }
+        self.confirmed = true;
+        self.heard(cx.now);
+        match self.handle_frames(cx, Frames::new(frames, false), meta, outbox, upper, &mut Vec::new()) {
+            Ok(()) => {}
+            Err(Fault::Malformed) => cx.stats.rx_malformed += 1,
+            Err(Fault::Violation) => cx.stats.rx_violations += 1,
+        }
+    }
+
+    /// A packet without a checksum on a connection that agreed on them is a packet whose flags were corrupted.
+    fn must_have_checksum(&self, packet_flags: u8) -> bool {
+        self.checksum && packet_flags & flags::CHECKSUM == 0
+    }
+
+    fn handle_frames<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        frames: Frames<'_>,
+        meta: &RxMeta,
+        outbox: &mut Outbox,
+        upper: &mut U,
+        refused: &mut Vec<(Seq, Refusal)>,
+    ) -> Result<(), Fault> {
+        for frame in frames {
+            match frame? {
+                Frame::Fragment { message, total, offset, header, payload } => {
+                    self.last_used = cx.now;
+                    match self.inbox.take(self.peer, message, total, offset, header, payload, upper) {
+                        Taken::New(None) => {}
+                        Taken::New(Some(len)) => {
+                            cx.stats.messages_received += 1;
+                            cx.stats.message_bytes_received += u64::from(len);
+                        }
+                        Taken::Duplicate => cx.stats.duplicates += 1,
+                        Taken::Refused(refusal) => {
+                            if refused.len() == crate::acks::MAX_PIECES {
+                                return Err(Fault::Violation);
+                            }
+                            refused.push((message, refusal));
+                        }
+                        Taken::Violation => return Err(Fault::Violation),
+                    }
+                }
+                Frame::Ping => {}
+                Frame::Ack(ack) => self.handle_ack(cx, &ack, meta.at, outbox, upper)?,
+                Frame::Refuse(refuse) => self.handle_refuse(cx, &refuse, outbox, upper)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection ends: places of half-delivered messages go back to the upper storey.
+    pub(crate) fn abandon<U: Upper>(&mut self, upper: &mut U) {
+        self.inbox.abandon(upper);
+    }
+
+    /// Smoothed RTT of the connection.
+    pub(crate) fn srtt(&self) -> Span {
+        self.rtt.srtt()
+    }
+
+    pub(crate) fn snapshot(&self, outbox: &Outbox) -> crate::PeerStats {
+        crate::PeerStats {
+            established: true,
+            srtt: self.rtt.srtt(),
+            min_rtt: self.rtt.min(),
+            rate: self.cc.rate() as u64,
+            window: self.cc.window(),
+            in_flight: self.in_flight,
+            datagram: self.datagram,
+            messages: outbox.live(),
+            paths: self.paths.stats(),
+        }
+    }
+}
+
+/// Why the rest of a packet was not handled.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Malformed,
+    Violation,
+}
+
+impl From<DecodeError> for Fault {
+    fn from(_: DecodeError) -> Fault {
+        Fault::Malformed
+    }
+}

@@ -1,0 +1,421 @@
+//! Building packets: what goes out next, on which path, in bursts of equal datagrams.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{Conn, Cx, TailProbe};
+use crate::acks::{MAX_PIECES, MIN_ROOM};
+use crate::driver::TxBatch;
+use crate::outbox::{Cut, Outbox, Piece};
+use crate::path::UNPROVEN_PACKETS;
+use crate::sent::SentInfo;
+use crate::stats::PathState;
+use crate::time::{Span, Time};
+use crate::upper::Upper;
+use crate::wire::{
+    CHECKSUM_LEN, DataHeader, TRACKED_HEADER, UNTRACKED_HEADER, encode_untracked, flags, fragment_len,
+    write_fragment_head, write_ping,
+};
+
+/// Payload up to this length is copied next to its header; longer payload is gathered by the driver.
+const COPY_BELOW: u32 = 512;
+/// Datagrams in one burst, the limit of segmentation offload in kernels before 6.9.
+const MAX_SEGMENTS: usize = 64;
+
+/// Where packets go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) to: SocketAddr,
+    pub(crate) from: Option<IpAddr>,
+    /// The UDP port that we receive on.
+    pub(crate) port: u16,
+}
+
+/// What a packet is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Load {
+    /// What waits in the outbox.
+    Data,
+    /// A PING, padded to this length.
+    Ping(usize),
+}
+
+impl Conn {
+    /// Whether data waits and may leave as soon as the pacer allows.
+    fn may_send_data(&self, outbox: &Outbox) -> bool {
+        if !self.confirmed
+            || !outbox.sendable(self.remote.message_window)
+            || self.sent.len() >= self.remote.packet_window - 1
+        {
+            return false;
+        }
+        if self.backoff > 0 {
+            return self.probes_left > 0;
+        }
+        // One packet may always be out. Retransmissions may overshoot a little, so that new data cannot hold them up.
+        let extra = if outbox.has_again() { 2 * u64::from(self.datagram) } else { 0 };
+        self.in_flight == 0 || self.in_flight < self.cc.window() + extra
+    }
+
+    /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
+    pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
+        if self.tail_probe == TailProbe::Due || (self.ping && self.confirmed) {
+            return cx.now;
+        }
+        let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
+        if self.may_send_data(outbox) {
+            at = at.min(self.pacer.next());
+        }
+        if self.grow_at < at && outbox.live() > 0 {
+            at = self.grow_at;
+        }
+        at
+    }
+
+    /// Adds one burst to the batch, the most urgent one. Says whether there was any.
+    pub(crate) fn transmit<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        route: Route,
+        outbox: &mut Outbox,
+        upper: &U,
+        batch: &mut TxBatch,
+    ) -> bool {
+        if self.tail_probe == TailProbe::Due {
+            self.send_tail_probe(cx, route, outbox, upper, batch);
+            return true;
+        }
+        if let Some(path) = self.paths.take_probe(cx.now) {
+            self.send_ping(cx, route, path, self.datagram.into(), outbox, upper, batch);
+            return true;
+        }
+        if outbox.live() > 0
+            && let Some(size) = self.take_grow_probe(cx.now)
+        {
+            let path = self.pick(cx, None);
+            self.send_ping(cx, route, path, size.into(), outbox, upper, batch);
+            return true;
+        }
+        if self.may_send_data(outbox) {
+            if self.pacer.next() <= cx.now {
+                self.send_data(cx, route, outbox, upper, batch);
+                return true;
+            }
+            self.round.limited = true;
+        } else if outbox.is_waiting() {
+            self.round.limited = true;
+        }
+        if self.ping && self.confirmed {
+            self.ping = false;
+            let path = self.pick(cx, None);
+            self.send_ping(cx, route, path, 0, outbox, upper, batch);
+            return true;
+        }
+        if self.acks.due() <= cx.now {
+            let path = self.pick(cx, None);
+            batch.begin_burst(route.to, route.from, self.paths.get(path).port);
+            self.write_ack_packet(cx, upper, self.datagram.into(), batch);
+            return true;
+        }
+        false
+    }
+
+    fn pick(&mut self, cx: &Cx<'_>, avoid: Option<u8>) -> u8 {
+        self.paths.pick(cx.now, self.cc.rate(), avoid, cx.granularity, &self.sent)
+    }
+
+    fn send_data<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        route: Route,
+        outbox: &mut Outbox,
+        upper: &U,
+        batch: &mut TxBatch,
+    ) {
+        let avoid = if outbox.has_again() { self.lost_on } else { None };
+        let path = self.pick(cx, avoid);
+        let rate = self.cc.rate();
+        let window = self.cc.window();
+        let room = window.saturating_sub(self.in_flight).max(1);
+        let timely = (rate * cx.config.burst_time.as_secs_f64()) as u64;
+        let budget = timely.min(room).min(cx.config.max_burst.into());
+        let mut max_packets = MAX_SEGMENTS;
+        if self.paths.get(path).state == PathState::Unproven {
+            max_packets = UNPROVEN_PACKETS;
+        }
+        if self.backoff > 0 {
+            max_packets = max_packets.min(self.probes_left as usize);
+        }
+
+        batch.begin_burst(route.to, route.from, self.paths.get(path).port);
+        let datagram = usize::from(self.datagram);
+        // Acknowledgements ride along when all that waits fits into one datagram, else as the last and shorter segment.
+        let ack_len = if self.acks.pending() { self.acks.len() } else { 0 };
+        let overhead = (TRACKED_HEADER + CHECKSUM_LEN + ack_len) as u64;
+        let ack_first = ack_len > 0 && outbox.waiting() + overhead <= datagram as u64;
+        let overhead_of_packet = TRACKED_HEADER + self.trailer();
+        let (mut bytes, mut packets, mut segment) = (0, 0, datagram);
+        loop {
+            let limit = if packets == 0 { datagram } else { segment };
+            let last = packets + 1 == max_packets;
+            let len = self.write_packet(
+                cx,
+                route,
+                path,
+                Load::Data,
+                limit,
+                ack_first && packets == 0,
+                last,
+                outbox,
+                upper,
+                batch,
+            );
+            bytes += len as u64;
+            packets += 1;
+            if packets == 1 {
+                segment = len;
+            }
+            let goes_on = packets < max_packets
+                && bytes + len as u64 <= budget
+                && bytes as usize + segment <= cx.config.max_burst as usize
+                && len == segment
+                && self.may_send_data(outbox)
+                && outbox.next_fits(segment - overhead_of_packet, datagram - overhead_of_packet);
+            if !goes_on {
+                break;
+            }
+        }
+        if self.backoff > 0 {
+            self.probes_left = self.probes_left.saturating_sub(packets as u32);
+        }
+        if self.acks.pending() && packets < MAX_SEGMENTS {
+            let checksum = if self.checksum { CHECKSUM_LEN } else { 0 };
+            let len = UNTRACKED_HEADER + checksum + self.acks.len();
+            if len <= segment && bytes as usize + len <= cx.config.max_burst as usize && bytes as usize % segment == 0 {
+                self.write_ack_packet(cx, upper, segment, batch);
+            }
+        }
+        let credit = cx.granularity.min(Span::from_secs_f64(f64::from(cx.config.max_burst) / rate))
+            + Span::from_secs_f64(2.0 * datagram as f64 / rate);
+        self.pacer.on_sent(cx.now, bytes, rate, credit);
+        if !outbox.has_again() {
+            self.lost_on = None;
+        }
+        if !outbox.is_waiting() && self.in_flight < window {
+            self.app_limited_until = self.delivered + self.in_flight;
+        }
+    }
+
+    fn send_ping<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        route: Route,
+        path: u8,
+        size: usize,
+        outbox: &mut Outbox,
+        upper: &U,
+        batch: &mut TxBatch,
+    ) {
+        batch.begin_burst(route.to, route.from, self.paths.get(path).port);
+        self.write_packet(
+            cx,
+            route,
+            path,
+            Load::Ping(size),
+            size.max(self.datagram.into()),
+            false,
+            true,
+            outbox,
+            upper,
+            batch,
+        );
+    }
+
+    /// Sends the payload of the oldest packet again, on another path, without a verdict on it.
+    fn send_tail_probe<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        route: Route,
+        outbox: &mut Outbox,
+        upper: &U,
+        batch: &mut TxBatch,
+    ) {
+        self.tail_probe = TailProbe::Done;
+        cx.stats.tail_probes += 1;
+        let oldest = self.sent.oldest_in_flight().map(|(_, s)| *s);
+        let path = self.pick(cx, oldest.map(|s| s.path));
+        let mut cuts: Vec<Cut> = Vec::new();
+        if let Some(s) = oldest {
+            cuts.extend(self.sent.pieces(&s).filter_map(|piece| outbox.recut(piece)));
+        }
+        batch.begin_burst(route.to, route.from, self.paths.get(path).port);
+        batch.begin_packet();
+        self.write_header(route, outbox, path, batch);
+        let room = usize::from(self.datagram) - self.trailer();
+        let mut pieces = 0;
+        for cut in cuts {
+            let header = upper.header(cut.token);
+            let len = fragment_len(header.len() as u8, cut.piece.len == cut.total) + cut.piece.len as usize;
+            if batch.packet_len() + len <= room {
+                self.write_piece(&cut, header, upper, batch);
+                pieces += 1;
+            }
+        }
+        if pieces == 0 {
+            write_ping(batch);
+        } else {
+            cx.stats.retransmits += 1;
+        }
+        self.finish_packet(cx, path, pieces, flags::ACK_NOW, upper, batch);
+    }
+
+    fn trailer(&self) -> usize {
+        if self.checksum { CHECKSUM_LEN } else { 0 }
+    }
+
+    fn write_header(&self, route: Route, outbox: &Outbox, path: u8, batch: &mut TxBatch) {
+        let pn = self.sent.next();
+        let header = DataHeader {
+            flags: if self.checksum { flags::CHECKSUM } else { 0 },
+            span: pn.since(self.sent.base()) as u16,
+            cid: self.remote.cid,
+            pn,
+            floor: outbox.floor(),
+            port: route.port,
+            path,
+        };
+        header.encode(batch);
+    }
+
+    fn write_piece<U: Upper>(&mut self, cut: &Cut, header: &[u8], upper: &U, batch: &mut TxBatch) {
+        let Piece { message, offset, len, .. } = cut.piece;
+        write_fragment_head(message, cut.total, offset, len as u16, header, batch);
+        if len > COPY_BELOW {
+            batch.payload(cut.token, offset, len);
+        } else {
+            let (mut offset, mut left) = (offset, len as usize);
+            while left > 0 {
+                let slice = upper.payload(cut.token, offset, left);
+                assert!(!slice.is_empty() && slice.len() <= left, "Gather::payload returned {} of {left}", slice.len());
+                crate::wire::Sink::put(batch, slice);
+                offset += slice.len() as u32;
+                left -= slice.len();
+            }
+        }
+        self.sent.add_piece(cut.piece);
+    }
+
+    /// Writes one tracked packet of at most `limit` bytes and returns its length.
+    #[expect(clippy::too_many_arguments, reason = "the packet's whole context, all from one caller")]
+    fn write_packet<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        route: Route,
+        path: u8,
+        load: Load,
+        limit: usize,
+        with_ack: bool,
+        last: bool,
+        outbox: &mut Outbox,
+        upper: &U,
+        batch: &mut TxBatch,
+    ) -> usize {
+        batch.begin_packet();
+        self.write_header(route, outbox, path, batch);
+        let limit = limit - self.trailer();
+        if with_ack && limit >= batch.packet_len() + MIN_ROOM {
+            self.acks.write(cx.now, limit - batch.packet_len(), batch);
+            cx.stats.acks_sent += 1;
+        }
+        let full_room = usize::from(self.datagram) - self.trailer() - TRACKED_HEADER;
+        let mut pieces = 0;
+        let mut again = false;
+        let mut set = 0;
+        match load {
+            Load::Data => {
+                while usize::from(pieces) < MAX_PIECES {
+                    let room = limit.saturating_sub(batch.packet_len());
+                    let window = self.remote.message_window;
+                    let Some(cut) = outbox.cut(room, pieces == 0, full_room, window) else { break };
+                    let header = upper.header(cut.token);
+                    self.write_piece(&cut, header, upper, batch);
+                    again |= cut.again;
+                    pieces += 1;
+                }
+                self.last_used = cx.now;
+            }
+            Load::Ping(size) => {
+                write_ping(batch);
+                batch.pad(size.saturating_sub(batch.packet_len() + self.trailer()));
+                set |= flags::ACK_NOW;
+            }
+        }
+        if pieces == 0 && load == Load::Data {
+            write_ping(batch);
+        }
+        cx.stats.retransmits += u64::from(again);
+        let len = batch.packet_len();
+        let more = outbox.is_waiting() && !last;
+        if load == Load::Data && more && len < limit && len * 8 >= limit * 7 {
+            // Nearly full: fill up, so that all segments of the burst are equal.
+            batch.pad(limit - len);
+        }
+        if again || !outbox.is_waiting() || self.in_flight + len as u64 >= self.cc.window() {
+            set |= flags::ACK_NOW;
+        }
+        self.finish_packet(cx, path, pieces, set, upper, batch)
+    }
+
+    fn finish_packet<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        path: u8,
+        pieces: u8,
+        set: u8,
+        upper: &U,
+        batch: &mut TxBatch,
+    ) -> usize {
+        batch.set_bits(1, set);
+        if self.checksum {
+            batch.checksum(upper);
+        }
+        let len = batch.packet_len();
+        batch.end_packet();
+        if self.in_flight == 0 {
+            self.first_sent_at = cx.now;
+            self.delivered_at = cx.now;
+        }
+        let info = SentInfo {
+            at: cx.now,
+            bytes: len as u16,
+            path,
+            path_life: self.paths.get(path).life,
+            path_seq: self.paths.next_seq(path),
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            app_limited: self.delivered < self.app_limited_until,
+        };
+        let pn = self.sent.push(info, pieces);
+        self.paths.on_sent(path, pn, len as u16);
+        self.in_flight += len as u64;
+        self.last_sent_at = cx.now;
+        self.waiting_since.get_or_insert(cx.now);
+        self.guard(cx, path);
+        cx.stats.tx_packets += 1;
+        cx.stats.tx_bytes += len as u64;
+        len
+    }
+
+    fn write_ack_packet<U: Upper>(&mut self, cx: &mut Cx<'_>, upper: &U, limit: usize, batch: &mut TxBatch) {
+        batch.begin_packet();
+        encode_untracked(if self.checksum { flags::CHECKSUM } else { 0 }, self.remote.cid, batch);
+        self.acks.write(cx.now, limit - UNTRACKED_HEADER - self.trailer(), batch);
+        if self.checksum {
+            batch.checksum(upper);
+        }
+        cx.stats.acks_sent += 1;
+        cx.stats.tx_packets += 1;
+        cx.stats.tx_bytes += batch.packet_len() as u64;
+        batch.end_packet();
+    }
+}

@@ -1,0 +1,40 @@
+//! Stateless cookies: proof that a peer receives at the address that it sends from, at no cost to us before it is given.
+
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+
+use siphasher::sip::SipHasher24;
+
+use crate::time::{Span, Time};
+
+/// Makes and checks cookies: a keyed hash (SipHash-2-4) of address, salt and a coarse time.
+#[derive(Debug)]
+pub(crate) struct Cookies {
+    key: [u64; 2],
+}
+
+/// A cookie is good in the period in which it was made and in the next one.
+const PERIOD: Span = Span::from_secs(16);
+
+impl Cookies {
+    pub(crate) fn new(key: [u64; 2]) -> Cookies {
+        Cookies { key }
+    }
+
+    /// A cookie for `addr`, never 0. `salt` ties it to a state of affairs.
+    pub(crate) fn make(&self, now: Time, addr: SocketAddr, salt: u64) -> u64 {
+        self.hash(now.as_nanos() / PERIOD.as_nanos(), addr, salt)
+    }
+
+    /// Whether `cookie` was made for this address and salt of late.
+    pub(crate) fn check(&self, now: Time, addr: SocketAddr, salt: u64, cookie: u64) -> bool {
+        let period = now.as_nanos() / PERIOD.as_nanos();
+        cookie != 0 && [period, period.wrapping_sub(1)].iter().any(|&p| self.hash(p, addr, salt) == cookie)
+    }
+
+    fn hash(&self, period: u64, addr: SocketAddr, salt: u64) -> u64 {
+        let mut hasher = SipHasher24::new_with_keys(self.key[0], self.key[1]);
+        (period, addr, salt).hash(&mut hasher);
+        hasher.finish().max(1)
+    }
+}

@@ -1,0 +1,218 @@
+//! Messages on their way in: which are done, which were turned away, which are half here.
+//!
+//! Guarantees that each message id is placed at most once and delivered when its last byte arrives, in any order. The
+//! state is a ring over the ids between the sender's floor (the oldest message whose outcome it does not know) and the
+//! window that we granted; ids below the floor are settled for ever.
+
+use std::collections::BTreeMap;
+
+use crate::blocks::Blocks;
+use crate::endpoint::PeerId;
+use crate::seq::Seq;
+use crate::upper::{PlaceToken, Placement, Upper};
+use crate::wire::Refusal;
+
+/// What became of a fragment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taken {
+    /// It brought something new; the message's length if it is complete now.
+    New(Option<u32>),
+    /// Everything in it was here already.
+    Duplicate,
+    /// The message is turned away.
+    Refused(Refusal),
+    /// The sender breaks the rules: outside the window, or at odds with what it said before.
+    Violation,
+}
+
+/// What the ring knows of an id. Small numbers are states, the rest indices of partial messages.
+type State = u16;
+const UNSEEN: State = 0;
+const DONE: State = 1;
+const REFUSED: State = 2;
+const FIRST_PARTIAL: State = 3;
+
+#[derive(Debug)]
+struct Partial {
+    place: PlaceToken,
+    total: u32,
+    blocks: Blocks,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    floor: Seq,
+    window: u32,
+    max_message: u32,
+    max_partials: usize,
+    /// `states[id % len]` for ids in `floor..floor + len`; grows up to the window.
+    states: Vec<State>,
+    /// One past the newest id seen.
+    end: Seq,
+    partials: Vec<Option<Partial>>,
+    free_partials: Vec<State>,
+    refusals: BTreeMap<u32, Refusal>,
+    spare: Vec<Vec<u64>>,
+}
+
+impl Inbox {
+    pub(crate) fn new(first: Seq, window: u32, max_message: u32, max_partials: u32) -> Inbox {
+        Inbox {
+            floor: first,
+            window,
+            max_message,
+            max_partials: max_partials as usize,
+            states: vec![UNSEEN; 64],
+            end: first,
+            partials: Vec::new(),
+            free_partials: Vec::new(),
+            refusals: BTreeMap::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Whether any message is half here.
+    pub(crate) fn has_partials(&self) -> bool {
+        self.partials.len() > self.free_partials.len()
+    }
+
+    /// The sender knows the outcome of everything before `floor`. Says whether that is possible.
+    pub(crate) fn advance(&mut self, floor: Seq) -> bool {
+        let ahead = floor.since(self.floor);
+        if ahead > self.window {
+            // An old packet, overtaken by one with a higher floor; or nonsense.
+            return floor.is_before(self.floor);
+        }
+        if self.end.is_before(floor) {
+            self.end = floor;
+        }
+        for i in 0..ahead.min(self.states.len() as u32) {
+            let id = self.floor.plus(i);
+            let state = std::mem::replace(self.state_mut(id), UNSEEN);
+            if state == REFUSED {
+                self.refusals.remove(&id.0);
+            } else if state >= FIRST_PARTIAL {
+                // A sender that gives up a message half-way ends the connection, so this one is lying.
+                *self.state_mut(id) = state;
+                return false;
+            }
+        }
+        self.floor = floor;
+        true
+    }
+
+    fn state_mut(&mut self, id: Seq) -> &mut State {
+        let mask = self.states.len() - 1;
+        &mut self.states[id.0 as usize & mask]
+    }
+
+    /// Makes room for `id`, which lies in the window.
+    fn reach(&mut self, id: Seq) {
+        let needed = id.since(self.floor) + 1;
+        if needed as usize > self.states.len() {
+            let len = needed.next_power_of_two() as usize;
+            let mut states = vec![UNSEEN; len];
+            for i in 0..self.states.len() as u32 {
+                let id = self.floor.plus(i);
+                states[id.0 as usize & (len - 1)] = *self.state_mut(id);
+            }
+            self.states = states;
+        }
+        if !id.is_before(self.end) {
+            self.end = id.plus(1);
+        }
+    }
+
+    /// Takes a fragment (already checked to lie within `total`), asking `upper` for a place if it is the message's first.
+    pub(crate) fn take<U: Upper>(
+        &mut self,
+        peer: PeerId,
+        id: Seq,
+        total: u32,
+        offset: u32,
+        header: &[u8],
+        payload: &[u8],
+        upper: &mut U,
+    ) -> Taken {
+        let ahead = id.since(self.floor);
+        if ahead >= self.window {
+            return if id.is_before(self.floor) { Taken::Duplicate } else { Taken::Violation };
+        }
+        if total > self.max_message {
+            return Taken::Violation;
+        }
+        self.reach(id);
+        let whole = payload.len() as u32 == total;
+        match *self.state_mut(id) {
+            DONE => return Taken::Duplicate,
+            REFUSED => return Taken::Refused(self.refusals[&id.0]),
+            UNSEEN => {
+                let crowded = !whole && self.partials.len() - self.free_partials.len() >= self.max_partials;
+                let placement = if crowded { Placement::NotReady } else { upper.place(peer, header, total) };
+                let place = match placement {
+                    Placement::Accept(place) => place,
+                    Placement::NotReady => return self.refuse(id, Refusal::NotReady),
+                    Placement::Refuse(status) => return self.refuse(id, Refusal::Refused(status)),
+                };
+                if whole {
+                    if total > 0 {
+                        upper.write(place, 0, payload);
+                    }
+                    upper.placed(place);
+                    *self.state_mut(id) = DONE;
+                    return Taken::New(Some(total));
+                }
+                let blocks = Blocks::new(total, self.spare.pop().unwrap_or_default());
+                let partial = Partial { place, total, blocks };
+                let index = match self.free_partials.pop() {
+                    Some(index) => {
+                        self.partials[index as usize] = Some(partial);
+                        index
+                    }
+                    None => {
+                        self.partials.push(Some(partial));
+                        (self.partials.len() - 1) as State
+                    }
+                };
+                *self.state_mut(id) = FIRST_PARTIAL + index;
+            }
+            _ => {}
+        }
+        let index = *self.state_mut(id) - FIRST_PARTIAL;
+        let partial = self.partials[index as usize].as_mut().expect("a live partial message");
+        if partial.total != total {
+            return Taken::Violation;
+        }
+        if !partial.blocks.mark(offset, payload.len() as u32) {
+            return Taken::Duplicate;
+        }
+        upper.write(partial.place, offset, payload);
+        if !partial.blocks.is_full() {
+            return Taken::New(None);
+        }
+        let done = self.partials[index as usize].take().expect("a live partial message");
+        self.free_partials.push(index);
+        upper.placed(done.place);
+        let spare = done.blocks.into_spare();
+        if spare.capacity() > 0 && self.spare.len() < 64 {
+            self.spare.push(spare);
+        }
+        *self.state_mut(id) = DONE;
+        Taken::New(Some(total))
+    }
+
+    fn refuse(&mut self, id: Seq, refusal: Refusal) -> Taken {
+        *self.state_mut(id) = REFUSED;
+        self.refusals.insert(id.0, refusal);
+        Taken::Refused(refusal)
+    }
+
+    /// The connection ended: places of half-delivered messages go back.
+    pub(crate) fn abandon<U: Upper>(&mut self, upper: &mut U) {
+        for partial in self.partials.drain(..).flatten() {
+            upper.abandoned(partial.place);
+        }
+        self.free_partials.clear();
+    }
+}

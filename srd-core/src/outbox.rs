@@ -1,0 +1,404 @@
+//! Messages on their way out: queued, in flight piece by piece, waiting for a receiver that was not ready, done.
+//!
+//! Owns what is known of each outgoing message, and the order in which pieces are sent. It never owns payload, and knows
+//! neither packets nor paths. Message ids are given when the first piece is sent, so that the window of ids holds only
+//! messages in progress; a message that was not taken gets a new id for its next attempt, so an id is delivered at most
+//! once whatever the network does with old packets.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::blocks::Blocks;
+use crate::endpoint::{Outbound, RnrRetry};
+use crate::seq::{Seq, SeqRing};
+use crate::time::Time;
+use crate::upper::{Failure, Token};
+use crate::wire::{BLOCK, fragment_len};
+
+/// A piece of a message, as a packet carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    slot: u32,
+    pub(crate) message: Seq,
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+}
+
+/// All that is needed to write a piece into a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) piece: Piece,
+    pub(crate) token: Token,
+    pub(crate) total: u32,
+    /// Whether these bytes have been sent before.
+    pub(crate) again: bool,
+}
+
+#[derive(Debug)]
+struct Message {
+    out: Outbound,
+    /// Its id while an attempt is in progress.
+    id: Option<Seq>,
+    /// First byte that this attempt has not sent yet.
+    next: u32,
+    /// What the receiver has, once the message has been cut into more than one piece.
+    acked: Blocks,
+    rnr_attempts: u8,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    slots: Vec<Message>,
+    free: Vec<u32>,
+    /// Messages with bytes that were never sent.
+    queue: VecDeque<u32>,
+    /// Lost pieces.
+    again: VecDeque<Piece>,
+    /// Messages in progress by id; the entry is the slot.
+    ids: SeqRing<Option<u32>>,
+    backoff: BinaryHeap<Reverse<(Time, u32)>>,
+    spare: Vec<Vec<u64>>,
+    /// Framed bytes in `queue` and `again`, roughly: enough to tell whether all that waits fits into one packet.
+    waiting: u64,
+    live: u32,
+    /// Bytes of the message at the front sent since it got there.
+    turn: u32,
+}
+
+/// After so many bytes of one message the next one gets a turn, so that small messages do not wait for gigabytes.
+const TURN_BYTES: u32 = 64 * 1024;
+
+impl Outbox {
+    pub(crate) fn new() -> Outbox {
+        Outbox {
+            slots: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            again: VecDeque::new(),
+            ids: SeqRing::new(Seq(0)),
+            backoff: BinaryHeap::new(),
+            spare: Vec::new(),
+            waiting: 0,
+            live: 0,
+            turn: 0,
+        }
+    }
+
+    /// A new connection begins, with this first message id. Nothing may be in progress.
+    pub(crate) fn start_ids(&mut self, first: Seq) {
+        assert_eq!(self.ids.len(), 0, "messages in progress across connections");
+        self.ids = SeqRing::new(first);
+    }
+
+    /// Messages queued or in progress.
+    pub(crate) fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Messages in progress under an id.
+    pub(crate) fn in_progress(&self) -> bool {
+        self.ids.len() > 0
+    }
+
+    /// Oldest id whose outcome is unknown.
+    pub(crate) fn floor(&self) -> Seq {
+        self.ids.base()
+    }
+
+    /// Framed bytes that wait to be sent, roughly.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting
+    }
+
+    /// Whether there is something that may be sent, given the window of message ids.
+    pub(crate) fn sendable(&self, window: u32) -> bool {
+        !self.again.is_empty() || self.queue.front().is_some_and(|&s| self.may_start(s, window))
+    }
+
+    /// Whether lost pieces wait; the path that lost the first of them is not known here.
+    pub(crate) fn has_again(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    fn may_start(&self, slot: u32, window: u32) -> bool {
+        self.slots[slot as usize].id.is_some() || self.ids.len() < window
+    }
+
+    pub(crate) fn push(&mut self, out: Outbound) {
+        let message = Message { out, id: None, next: 0, acked: Blocks::default(), rnr_attempts: 0 };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = message;
+                slot
+            }
+            None => {
+                self.slots.push(message);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        self.live += 1;
+        self.enqueue(slot);
+    }
+
+    fn enqueue(&mut self, slot: u32) {
+        self.waiting += cost(&self.slots[slot as usize].out);
+        self.queue.push_back(slot);
+    }
+
+    /// Cuts the next piece that fits into `room` bytes of a packet (`fresh`: of a packet that is still empty), or `None`
+    /// if nothing waits or what waits should start the next packet.
+    pub(crate) fn cut(&mut self, room: usize, fresh: bool, full_room: usize, window: u32) -> Option<Cut> {
+        while let Some(piece) = self.again.pop_front() {
+            self.waiting = self.waiting.saturating_sub(u64::from(piece.len));
+            let Some(message) = self.current(&piece) else { continue };
+            if message.was_split() && message.acked.contains(piece.offset, piece.len) {
+                continue;
+            }
+            let (out, total) = (message.out, message.out.len);
+            let Some(len) = cut_len(&out, piece.len, room, fresh, full_room) else {
+                self.push_again_front(piece);
+                return None;
+            };
+            if len < piece.len {
+                self.push_again_front(Piece { offset: piece.offset + len, len: piece.len - len, ..piece });
+            }
+            if len < total {
+                self.split(piece.slot);
+            }
+            return Some(Cut { piece: Piece { len, ..piece }, token: out.token, total, again: true });
+        }
+        let &slot = self.queue.front()?;
+        if !self.may_start(slot, window) {
+            return None;
+        }
+        let message = &self.slots[slot as usize];
+        let (out, offset) = (message.out, message.next);
+        let left = out.len - offset;
+        let len = cut_len(&out, left, room, fresh, full_room)?;
+        let id = match message.id {
+            Some(id) => id,
+            None => self.ids.push(Some(slot)),
+        };
+        if len < out.len {
+            self.split(slot);
+        }
+        let message = &mut self.slots[slot as usize];
+        message.id = Some(id);
+        message.next += len;
+        self.turn += len;
+        self.waiting = self.waiting.saturating_sub(u64::from(len));
+        if len == left {
+            self.queue.pop_front();
+            self.turn = 0;
+            let framing = OVERHEAD + u64::from(out.header_len);
+            self.waiting = if self.is_waiting() { self.waiting.saturating_sub(framing) } else { 0 };
+        } else if self.turn >= TURN_BYTES {
+            self.queue.rotate_left(1);
+            self.turn = 0;
+        }
+        let piece = Piece { slot, message: id, offset, len };
+        Some(Cut { piece, token: out.token, total: out.len, again: false })
+    }
+
+    /// The piece again, for a tail probe; `None` if it needs no sending any more.
+    pub(crate) fn recut(&self, piece: Piece) -> Option<Cut> {
+        let message = self.current(&piece)?;
+        if message.was_split() && message.acked.contains(piece.offset, piece.len) {
+            return None;
+        }
+        Some(Cut { piece, token: message.out.token, total: message.out.len, again: true })
+    }
+
+    /// The packet that carried this piece was acknowledged. Returns the message's token if that completes it.
+    pub(crate) fn acked(&mut self, piece: &Piece) -> Option<(Token, u32)> {
+        let message = self.current_mut(piece)?;
+        if piece.len < message.out.len {
+            message.acked.mark(piece.offset, piece.len);
+            if !message.acked.is_full() {
+                return None;
+            }
+        }
+        let done = (message.out.token, message.out.len);
+        // A message can complete while its last bytes wait to be sent again, never before they were sent once.
+        self.end_attempt(piece.slot);
+        self.release(piece.slot);
+        Some(done)
+    }
+
+    /// The packet that carried this piece is lost. Says whether the piece must go again.
+    pub(crate) fn lost(&mut self, piece: Piece) -> bool {
+        if self.recut(piece).is_none() {
+            return false;
+        }
+        self.waiting += u64::from(piece.len);
+        self.again.push_back(piece);
+        true
+    }
+
+    /// The receiver refused message `id` for good. Returns its token.
+    pub(crate) fn refused(&mut self, id: Seq) -> Option<Token> {
+        let slot = self.slot_of(id)?;
+        self.unqueue(slot);
+        self.end_attempt(slot);
+        let token = self.slots[slot as usize].out.token;
+        self.release(slot);
+        Some(token)
+    }
+
+    /// The receiver had no buffer for message `id`: it goes again at a time that `pause` gives for the attempt's number,
+    /// or fails (its token is returned) when all attempts are used up.
+    pub(crate) fn not_ready(&mut self, id: Seq, resume: impl FnOnce(u8) -> Time) -> Option<Token> {
+        let slot = self.slot_of(id)?;
+        self.unqueue(slot);
+        self.end_attempt(slot);
+        let message = &mut self.slots[slot as usize];
+        let attempts = message.rnr_attempts;
+        if matches!(message.out.rnr, RnrRetry::Times(limit) if attempts >= limit) {
+            let token = message.out.token;
+            self.release(slot);
+            return Some(token);
+        }
+        message.rnr_attempts = attempts.saturating_add(1);
+        self.backoff.push(Reverse((resume(attempts), slot)));
+        None
+    }
+
+    /// When the first message that was not taken goes again.
+    pub(crate) fn next_resume(&self) -> Option<Time> {
+        self.backoff.peek().map(|Reverse((t, _))| *t)
+    }
+
+    /// Whether the next piece goes well into `room` bytes of an otherwise empty packet, of which `full_room` is the most:
+    /// whole if it could be whole, else in pieces of a good size.
+    pub(crate) fn next_fits(&self, room: usize, full_room: usize) -> bool {
+        let (out, left) = match (self.again.front(), self.queue.front()) {
+            (Some(piece), _) => (&self.slots[piece.slot as usize].out, piece.len),
+            (None, Some(&slot)) => {
+                let message = &self.slots[slot as usize];
+                (&message.out, message.out.len - message.next)
+            }
+            (None, None) => return false,
+        };
+        let whole = fragment_len(out.header_len, false) + left as usize;
+        whole <= room || (whole > full_room && room >= full_room / 2)
+    }
+
+    /// Whether anything waits to be sent.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.again.is_empty() || !self.queue.is_empty()
+    }
+
+    /// Queues the messages whose pause is over.
+    pub(crate) fn resume(&mut self, now: Time) {
+        while let Some(&Reverse((t, slot))) = self.backoff.peek() {
+            if t > now {
+                break;
+            }
+            self.backoff.pop();
+            self.enqueue(slot);
+        }
+    }
+
+    /// Fails everything: the connection ended.
+    pub(crate) fn fail_all(&mut self, failure: Failure, mut f: impl FnMut(Token, Failure)) {
+        let free: std::collections::BTreeSet<u32> = self.free.iter().copied().collect();
+        for (slot, message) in self.slots.iter().enumerate() {
+            if !free.contains(&(slot as u32)) {
+                f(message.out.token, failure);
+            }
+        }
+        *self = Outbox::new();
+    }
+
+    fn slot_of(&self, id: Seq) -> Option<u32> {
+        self.ids.get(id).copied().flatten()
+    }
+
+    fn current(&self, piece: &Piece) -> Option<&Message> {
+        let message = &self.slots[piece.slot as usize];
+        (message.id == Some(piece.message)).then_some(message)
+    }
+
+    fn current_mut(&mut self, piece: &Piece) -> Option<&mut Message> {
+        let message = &mut self.slots[piece.slot as usize];
+        (message.id == Some(piece.message)).then_some(message)
+    }
+
+    fn push_again_front(&mut self, piece: Piece) {
+        self.waiting += u64::from(piece.len);
+        self.again.push_front(piece);
+    }
+
+    fn split(&mut self, slot: u32) {
+        if !self.slots[slot as usize].was_split() {
+            let spare = self.spare.pop().unwrap_or_default();
+            let message = &mut self.slots[slot as usize];
+            message.acked = Blocks::new(message.out.len, spare);
+        }
+    }
+
+    /// Takes a message with unsent bytes out of the queue (rare: it was refused half-way).
+    fn unqueue(&mut self, slot: u32) {
+        let message = &self.slots[slot as usize];
+        if message.next < message.out.len {
+            self.waiting = self.waiting.saturating_sub(cost(&message.out) - u64::from(message.next));
+            if self.queue.front() == Some(&slot) {
+                self.turn = 0;
+            }
+            self.queue.retain(|&s| s != slot);
+        }
+    }
+
+    fn end_attempt(&mut self, slot: u32) {
+        let message = &mut self.slots[slot as usize];
+        let id = message.id.take().expect("an attempt is in progress");
+        message.next = 0;
+        let blocks = std::mem::take(&mut message.acked);
+        let spare = blocks.into_spare();
+        if spare.capacity() > 0 && self.spare.len() < 64 {
+            self.spare.push(spare);
+        }
+        *self.ids.get_mut(id).expect("its id is in the ring") = None;
+        while let Some(None) = self.ids.front() {
+            self.ids.pop_front();
+        }
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.live -= 1;
+        self.free.push(slot);
+    }
+}
+
+impl Message {
+    /// Whether `acked` is in use.
+    fn was_split(&self) -> bool {
+        self.acked.is_in_use()
+    }
+}
+
+/// Framing of a message in a packet, beside its header and payload.
+const OVERHEAD: u64 = 16;
+
+fn cost(out: &Outbound) -> u64 {
+    OVERHEAD + u64::from(out.header_len) + u64::from(out.len)
+}
+
+/// How many of `left` bytes to put into `room`: all of a message that fits, nothing if it would fit whole into an empty
+/// packet, else as many blocks as there is room for.
+fn cut_len(out: &Outbound, left: u32, room: usize, fresh: bool, full_room: usize) -> Option<u32> {
+    let whole_head = fragment_len(out.header_len, true);
+    if left == out.len && whole_head + left as usize <= room {
+        return Some(left);
+    }
+    let part_head = fragment_len(out.header_len, false);
+    if left < out.len && part_head + left as usize <= room {
+        return Some(left);
+    }
+    if !fresh && whole_head + out.len as usize <= full_room {
+        return None;
+    }
+    let blocks = (room.saturating_sub(part_head) as u32 / BLOCK * BLOCK).min(left);
+    (blocks > 0).then_some(blocks)
+}

@@ -1,0 +1,458 @@
+//! The paths of a connection: health, RTT and in-flight bytes of each source port, and the choice among them.
+//!
+//! A path is (nearly) first-in first-out, so loss is judged per path, never across paths. A path that stays silent about
+//! its oldest packet is avoided at once, probed after a timeout, and replaced by a fresh source port after the second one;
+//! the old port rests in quarantine before it may be drawn again.
+
+use std::collections::VecDeque;
+
+use rand::RngExt;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::config::CheckedConfig;
+use crate::driver::SourcePort;
+use crate::rtt::Rtt;
+use crate::sent::{Fate, Sent, SentPackets};
+use crate::seq::Seq;
+use crate::stats::{PathState, PathStats};
+use crate::time::{Span, Time};
+
+/// One path. See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(crate) port: SourcePort,
+    /// Counts replacements, so that packets of a former life of this slot do not confuse it.
+    pub(crate) life: u32,
+    pub(crate) state: PathState,
+    pub(crate) rtt: Rtt,
+    in_flight: u64,
+    /// Packets whose fate was unknown when last looked at, in the order sent.
+    outstanding: VecDeque<Seq>,
+    next_seq: u32,
+    /// Place of the latest-sent packet that was acknowledged, and when it was sent.
+    acked: Option<(u32, Time)>,
+    last_acked_at: Time,
+    last_sample_at: Time,
+    /// Smallest queueing delay of this round.
+    round_queue: Option<Span>,
+    round_marked: bool,
+    last_ce: u8,
+    /// Losses by silence in a row.
+    timeouts: u32,
+    /// When to probe a suspect path.
+    probe_at: Time,
+    /// Times that loss on this path proved spurious lately: widens the reordering that is tolerated.
+    leniency: u32,
+    packets: u64,
+    bytes: u64,
+    lost: u64,
+    ce: u64,
+    replaced: u32,
+}
+
+impl Path {
+    fn new(port: SourcePort, config: &CheckedConfig) -> Path {
+        Path {
+            port,
+            life: 0,
+            state: PathState::Unproven,
+            rtt: Rtt::new(config.initial_rtt),
+            in_flight: 0,
+            outstanding: VecDeque::new(),
+            next_seq: 0,
+            acked: None,
+            last_acked_at: Time::ZERO,
+            last_sample_at: Time::ZERO,
+            round_queue: None,
+            round_marked: false,
+            last_ce: 0,
+            timeouts: 0,
+            probe_at: Time::NEVER,
+            leniency: 0,
+            packets: 0,
+            bytes: 0,
+            lost: 0,
+            ce: 0,
+            replaced: 0,
+        }
+    }
+
+    /// When the oldest packet in flight on it was sent.
+    fn oldest<'s>(&mut self, index: u8, sent: &'s SentPackets) -> Option<(Seq, &'s Sent)> {
+        while let Some(&pn) = self.outstanding.front() {
+            if let Some(s) = sent.get(pn)
+                && s.fate == Fate::InFlight
+                && s.path == index
+                && s.path_life == self.life
+            {
+                return Some((pn, s));
+            }
+            self.outstanding.pop_front();
+        }
+        None
+    }
+}
+
+/// What a round's worth of samples says about all paths.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RoundSignal {
+    /// Median over paths of the smallest queueing delay.
+    pub(crate) queue_delay: Option<Span>,
+    /// Whether more than half of the paths with samples saw congestion marks.
+    pub(crate) marked: bool,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct PathSet {
+    paths: Vec<Path>,
+    pool: u16,
+    quarantine: Vec<(SourcePort, Time)>,
+    scratch: Vec<Span>,
+    rng: Xoshiro256PlusPlus,
+    reorder_packets: u32,
+    reorder_time: Span,
+    initial_rtt: Span,
+    replaced: u64,
+    next_probe: Time,
+}
+
+/// First rest of a source port that was given up. Long against any rerouting in the fabric.
+const QUARANTINE: Span = Span::from_secs(2);
+/// Bursts on an unproven path have at most so many packets.
+pub(crate) const UNPROVEN_PACKETS: usize = 2;
+
+impl PathSet {
+    pub(crate) fn new(config: &CheckedConfig, mut rng: Xoshiro256PlusPlus) -> PathSet {
+        // A random draw without replacement: the first steps of a shuffle.
+        let mut pool: Vec<u16> = (0..config.path_pool).collect();
+        let paths = (0..usize::from(config.paths))
+            .map(|i| {
+                let j = rng.random_range(i..pool.len());
+                pool.swap(i, j);
+                Path::new(SourcePort(pool[i]), config)
+            })
+            .collect();
+        PathSet {
+            paths,
+            pool: config.path_pool,
+            quarantine: Vec::new(),
+            scratch: Vec::new(),
+            rng,
+            reorder_packets: config.reorder_packets.into(),
+            reorder_time: config.reorder_time,
+            initial_rtt: config.initial_rtt,
+            replaced: 0,
+            next_probe: Time::NEVER,
+        }
+    }
+
+    pub(crate) fn get(&self, index: u8) -> &Path {
+        &self.paths[usize::from(index)]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// Paths replaced since the last call.
+    pub(crate) fn take_replaced(&mut self) -> u64 {
+        std::mem::take(&mut self.replaced)
+    }
+
+    /// A path for the next burst: the better of two random usable ones, by expected delay. `avoid` is the path that lost
+    /// what is to be sent. If no path looks usable, the one that was silent for the shortest time.
+    pub(crate) fn pick(&mut self, now: Time, rate: f64, avoid: Option<u8>, patience: Span, sent: &SentPackets) -> u8 {
+        let n = self.paths.len();
+        if n == 1 {
+            return 0;
+        }
+        let mut best: Option<(f64, u8)> = None;
+        let mut found = 0;
+        for _ in 0..6 {
+            let i = self.rng.random_range(0..n) as u8;
+            if Some(i) == avoid || !self.usable(i, now, patience, sent) {
+                continue;
+            }
+            let score = self.score(i, now, rate);
+            if best.is_none_or(|(b, j)| j != i && score < b) {
+                best = Some((score, i));
+            }
+            found += 1;
+            if found == 2 {
+                break;
+            }
+        }
+        if let Some((_, i)) = best {
+            return i;
+        }
+        let start = self.rng.random_range(0..n);
+        let candidates = (0..n).map(|k| ((start + k) % n) as u8).filter(|&i| Some(i) != avoid);
+        let mut fallback = None;
+        for i in candidates {
+            if self.usable(i, now, patience, sent) {
+                return i;
+            }
+            let silent = self.paths[usize::from(i)].oldest(i, sent).map_or(Span::ZERO, |(_, s)| now.since(s.at));
+            if fallback.is_none_or(|(least, _)| silent < least) {
+                fallback = Some((silent, i));
+            }
+        }
+        fallback.map_or(0, |(_, i)| i)
+    }
+
+    fn usable(&mut self, index: u8, now: Time, patience: Span, sent: &SentPackets) -> bool {
+        let path = &mut self.paths[usize::from(index)];
+        match path.state {
+            PathState::Suspect => false,
+            PathState::Unproven => path.oldest(index, sent).is_none(),
+            PathState::Good => {
+                let limit = path.rtt.timeout(patience);
+                path.oldest(index, sent).is_none_or(|(_, s)| now.since(s.at) <= limit)
+            }
+        }
+    }
+
+    /// Expected delay in seconds beyond that of an idle path: its queue, and its share of what is in flight.
+    fn score(&self, index: u8, now: Time, rate: f64) -> f64 {
+        let path = &self.paths[usize::from(index)];
+        let queue = path.rtt.srtt() - path.rtt.min();
+        // An old estimate says little; forget it, so that a path that recovered is found again.
+        let age = now.since(path.last_sample_at).as_nanos() / (8 * path.rtt.srtt().as_nanos() + 1);
+        let queue = queue.as_secs_f64() / (1.0 + age as f64);
+        queue + path.in_flight as f64 * self.paths.len() as f64 / rate
+    }
+
+    /// A packet leaves on the path; gives its place in the path's order.
+    pub(crate) fn on_sent(&mut self, index: u8, pn: Seq, bytes: u16) -> u32 {
+        let path = &mut self.paths[usize::from(index)];
+        path.in_flight += u64::from(bytes);
+        path.packets += 1;
+        path.bytes += u64::from(bytes);
+        path.outstanding.push_back(pn);
+        path.next_seq = path.next_seq.wrapping_add(1);
+        path.next_seq
+    }
+
+    /// The place in the path's order that the next packet on it will get.
+    pub(crate) fn next_seq(&self, index: u8) -> u32 {
+        self.paths[usize::from(index)].next_seq.wrapping_add(1)
+    }
+
+    /// A packet that was in flight on the path was acknowledged.
+    pub(crate) fn on_acked(&mut self, now: Time, s: &Sent) {
+        let path = &mut self.paths[usize::from(s.path)];
+        if path.life != s.path_life {
+            return;
+        }
+        path.in_flight = path.in_flight.saturating_sub(s.bytes.into());
+        path.state = PathState::Good;
+        path.timeouts = 0;
+        path.probe_at = Time::NEVER;
+        path.last_acked_at = now;
+        if path.acked.is_none_or(|(seq, _)| (s.path_seq.wrapping_sub(seq) as i32) > 0) {
+            path.acked = Some((s.path_seq, s.at));
+        }
+    }
+
+    /// A packet in flight on the path is gone, by whatever verdict.
+    pub(crate) fn on_lost(&mut self, s: &Sent) {
+        let path = &mut self.paths[usize::from(s.path)];
+        if path.life == s.path_life {
+            path.in_flight = path.in_flight.saturating_sub(s.bytes.into());
+            path.lost += 1;
+        }
+    }
+
+    /// A packet that was declared lost turned up after all.
+    pub(crate) fn on_spurious(&mut self, s: &Sent) {
+        let path = &mut self.paths[usize::from(s.path)];
+        if path.life == s.path_life {
+            path.leniency = (path.leniency + 1).min(8);
+            path.lost = path.lost.saturating_sub(1);
+            path.state = PathState::Good;
+            path.timeouts = 0;
+        }
+    }
+
+    /// An RTT sample of a packet on the path. Returns the queueing delay in it.
+    pub(crate) fn on_rtt(&mut self, now: Time, s: &Sent, rtt: Span) -> Span {
+        let path = &mut self.paths[usize::from(s.path)];
+        if path.life != s.path_life {
+            return Span::ZERO;
+        }
+        path.rtt.sample(now, rtt);
+        path.last_sample_at = now;
+        let queue = rtt - path.rtt.min();
+        path.round_queue = Some(path.round_queue.map_or(queue, |q| q.min(queue)));
+        queue
+    }
+
+    /// The receiver's count of congestion marks on the path.
+    pub(crate) fn on_ce(&mut self, index: u8, count: u8) {
+        let path = &mut self.paths[usize::from(index)];
+        let new = count.wrapping_sub(path.last_ce);
+        // The counts of an overtaken acknowledgement are older, not 200 marks newer.
+        if new > 0 && new < 128 {
+            path.last_ce = count;
+            path.ce += u64::from(new);
+            path.round_marked = true;
+        }
+    }
+
+    /// Collects packets of the path that later ones overtook by too many packets or too much time. Returns when the rest
+    /// should be looked at again (`NEVER` if nothing waits).
+    pub(crate) fn detect_lost(&mut self, index: u8, now: Time, sent: &SentPackets, lost: &mut Vec<Seq>) -> Time {
+        let (packets, base_time) = (self.reorder_packets, self.reorder_time);
+        let path = &mut self.paths[usize::from(index)];
+        let Some((acked_seq, acked_at)) = path.acked else { return Time::NEVER };
+        let wait = (path.rtt.srtt() / 8).max(base_time) + path.rtt.srtt() / 8 * u64::from(path.leniency);
+        let packets = packets + path.leniency;
+        while let Some((pn, s)) = path.oldest(index, sent) {
+            let overtaken = acked_seq.wrapping_sub(s.path_seq) as i32;
+            if overtaken <= 0 {
+                break;
+            }
+            let due = s.at + path.rtt.srtt() + wait;
+            if overtaken as u32 >= packets || now >= due || acked_at.since(s.at) > path.rtt.srtt() + wait {
+                lost.push(pn);
+                path.outstanding.pop_front();
+            } else {
+                return due;
+            }
+        }
+        Time::NEVER
+    }
+
+    /// When the oldest packet of any path times out, with RTOs doubled `backoff` times.
+    pub(crate) fn next_timeout(&mut self, sent: &SentPackets, rto: impl Fn(&Rtt) -> Span) -> Time {
+        let mut next = Time::NEVER;
+        for i in 0..self.paths.len() {
+            let path = &mut self.paths[i];
+            let rto = rto(&path.rtt);
+            if let Some((_, s)) = path.oldest(i as u8, sent) {
+                next = next.min(s.at + rto);
+            }
+        }
+        next
+    }
+
+    /// Collects the packets that have timed out.
+    pub(crate) fn expired(&mut self, now: Time, sent: &SentPackets, rto: impl Fn(&Rtt) -> Span, lost: &mut Vec<Seq>) {
+        for i in 0..self.paths.len() {
+            let path = &mut self.paths[i];
+            let rto = rto(&path.rtt);
+            while let Some((pn, s)) = path.oldest(i as u8, sent) {
+                if s.at + rto > now {
+                    break;
+                }
+                lost.push(pn);
+                path.outstanding.pop_front();
+            }
+        }
+    }
+
+    /// Whether any path but `index` had a packet acknowledged since `since`.
+    pub(crate) fn others_alive(&self, index: u8, since: Time) -> bool {
+        self.paths.iter().enumerate().any(|(i, p)| i != usize::from(index) && p.last_acked_at > since)
+    }
+
+    /// Packets timed out on the path while others got through. The first time it becomes suspect; then it is replaced.
+    pub(crate) fn on_silence(&mut self, index: u8, now: Time, config: &CheckedConfig) {
+        let path = &mut self.paths[usize::from(index)];
+        path.timeouts += 1;
+        if path.timeouts >= 2 || path.state == PathState::Unproven {
+            self.replace(index, now, config);
+        } else {
+            path.state = PathState::Suspect;
+            path.probe_at = now;
+            self.next_probe = self.next_probe.min(now);
+        }
+    }
+
+    fn replace(&mut self, index: u8, now: Time, config: &CheckedConfig) {
+        self.quarantine.retain(|&(_, until)| until > now);
+        let old = self.paths[usize::from(index)].port;
+        let fresh = (0..32)
+            .map(|_| SourcePort(self.rng.random_range(0..self.pool)))
+            .find(|p| self.paths.iter().all(|path| path.port != *p) && self.quarantine.iter().all(|(q, _)| q != p));
+        let Some(fresh) = fresh else {
+            // No port to spare: keep this one and go on probing it, less and less often.
+            let path = &mut self.paths[usize::from(index)];
+            path.state = PathState::Suspect;
+            let pause = path.rtt.srtt().max(config.rto_min) * (1 << path.timeouts.min(10));
+            path.probe_at = now + pause.min(Span::from_secs(1));
+            self.next_probe = self.next_probe.min(path.probe_at);
+            return;
+        };
+        self.quarantine.push((old, now + QUARANTINE));
+        let path = &mut self.paths[usize::from(index)];
+        let old = std::mem::replace(path, Path::new(fresh, config));
+        path.rtt = Rtt::new(old.rtt.srtt().max(self.initial_rtt.min(old.rtt.srtt())));
+        path.life = old.life.wrapping_add(1);
+        path.replaced = old.replaced + 1;
+        path.outstanding = old.outstanding;
+        path.outstanding.clear();
+        path.last_ce = old.last_ce;
+        (path.packets, path.bytes, path.lost, path.ce) = (old.packets, old.bytes, old.lost, old.ce);
+        self.replaced += 1;
+    }
+
+    /// When the next suspect path wants a probe.
+    pub(crate) fn next_probe(&self) -> Time {
+        self.next_probe
+    }
+
+    /// A path whose probe is due; it is considered sent.
+    pub(crate) fn take_probe(&mut self, now: Time) -> Option<u8> {
+        if self.next_probe > now {
+            return None;
+        }
+        let index = self.paths.iter().position(|p| p.probe_at <= now);
+        if let Some(index) = index {
+            self.paths[index].probe_at = Time::NEVER;
+        }
+        self.next_probe = self.paths.iter().map(|p| p.probe_at).min().unwrap_or(Time::NEVER);
+        index.map(|i| i as u8)
+    }
+
+    /// Ends a round: what its samples say.
+    pub(crate) fn end_round(&mut self) -> RoundSignal {
+        self.scratch.clear();
+        let mut marked = 0;
+        for path in &mut self.paths {
+            if let Some(q) = path.round_queue.take() {
+                self.scratch.push(q);
+                marked += usize::from(path.round_marked);
+                path.leniency =
+                    path.leniency.saturating_sub(u32::from(path.leniency > 0 && self.scratch.len() % 16 == 0));
+            }
+            path.round_marked = false;
+        }
+        if self.scratch.is_empty() {
+            return RoundSignal::default();
+        }
+        let n = self.scratch.len();
+        // The lower median: half of the paths or more are at least this slow.
+        let (_, &mut median, _) = self.scratch.select_nth_unstable((n - 1) / 2);
+        RoundSignal { queue_delay: Some(median), marked: 2 * marked > n }
+    }
+
+    /// Snapshots of all paths.
+    pub(crate) fn stats(&self) -> Vec<PathStats> {
+        self.paths
+            .iter()
+            .map(|p| PathStats {
+                port: p.port,
+                state: p.state,
+                srtt: p.rtt.srtt(),
+                min_rtt: p.rtt.min(),
+                packets: p.packets,
+                bytes: p.bytes,
+                lost: p.lost,
+                ce: p.ce,
+                replaced: p.replaced,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,297 @@
+//! A peer: opening, keeping and closing the connection to it (`docs/protocol.md` section 4).
+//!
+//! Owns the messages for the peer and the state of the connection; the endpoint decides which packets reach it. What it
+//! guarantees: no connection before the peer has shown that it receives at its address; messages outstanding in a
+//! connection that ended otherwise than by agreement fail; messages that never were in a connection survive it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::conn::{Conn, Cx, Route};
+use crate::driver::{SourcePort, TxBatch};
+use crate::endpoint::{Event, PeerId};
+use crate::outbox::Outbox;
+use crate::time::{Span, Time};
+use crate::upper::{Failure, Upper};
+use crate::wire::{Accept, Close, Hello, Init, Sink};
+
+/// Attempts to say good-bye.
+const CLOSE_ATTEMPTS: u32 = 5;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) id: PeerId,
+    pub(crate) addr: SocketAddr,
+    /// Our address that it knows, where we have several.
+    pub(crate) from: Option<IpAddr>,
+    /// Largest datagram on the first hop.
+    pub(crate) link_datagram: u16,
+    pub(crate) outbox: Outbox,
+    pub(crate) state: State,
+}
+
+#[derive(Debug)]
+pub(crate) enum State {
+    /// No connection.
+    Idle,
+    /// We asked for one.
+    Opening(Opening),
+    /// There is one.
+    Open {
+        conn: Box<Conn>,
+        /// An ACCEPT should go out.
+        accept: bool,
+        since: Time,
+    },
+    /// We said good-bye.
+    Closing(Closing),
+}
+
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub(crate) local: Hello,
+    pub(crate) cookie: u64,
+    next_at: Time,
+    attempts: u32,
+    since: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Closing {
+    pub(crate) conn: Box<Conn>,
+    next_at: Time,
+    attempts: u32,
+    pub(crate) shutdown: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(id: PeerId, addr: SocketAddr, link_datagram: u16) -> Peer {
+        Peer { id, addr, from: None, link_datagram, outbox: Outbox::new(), state: State::Idle }
+    }
+
+    /// The connection, if there is one.
+    pub(crate) fn conn(&self) -> Option<&Conn> {
+        match &self.state {
+            State::Open { conn, .. } => Some(conn),
+            State::Closing(closing) => Some(&closing.conn),
+            _ => None,
+        }
+    }
+
+    /// The id that packets for this peer's connection carry.
+    pub(crate) fn cid(&self) -> Option<u64> {
+        match &self.state {
+            State::Opening(opening) => Some(opening.local.cid),
+            _ => self.conn().map(|c| c.local.cid),
+        }
+    }
+
+    /// Whether anything is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle) && self.outbox.live() == 0
+    }
+
+    /// Asks for a connection.
+    pub(crate) fn open(&mut self, now: Time, local: Hello) {
+        self.state = State::Opening(Opening { local, cookie: 0, next_at: now, attempts: 0, since: now });
+    }
+
+    /// Both sides know each other.
+    pub(crate) fn established(
+        &mut self,
+        cx: &mut Cx<'_>,
+        local: Hello,
+        remote: Hello,
+        accept: bool,
+        rng: Xoshiro256PlusPlus,
+    ) {
+        self.outbox.start_ids(local.first_message);
+        let mut conn = Box::new(Conn::new(cx, self.id, local, remote, self.link_datagram, rng));
+        if !accept {
+            conn.confirm();
+            if !self.outbox.is_waiting() {
+                conn.request_ping();
+            }
+        }
+        self.state = State::Open { conn, accept, since: cx.now };
+        cx.stats.connections_opened += 1;
+    }
+
+    /// The connection is over. Messages that were in it fail, unless it ended by agreement (`failure` is `None`); nothing
+    /// is in progress then.
+    pub(crate) fn end<U: Upper>(&mut self, cx: &mut Cx<'_>, failure: Option<Failure>, upper: &mut U) -> Option<Event> {
+        let state = std::mem::replace(&mut self.state, State::Idle);
+        let had_conn = match state {
+            State::Open { mut conn, .. } => {
+                conn.abandon(upper);
+                true
+            }
+            State::Closing(mut closing) => {
+                closing.conn.abandon(upper);
+                true
+            }
+            State::Opening(_) | State::Idle => false,
+        };
+        let failure = failure?;
+        let failed = u64::from(self.outbox.live());
+        cx.stats.messages_failed += failed;
+        if had_conn {
+            cx.stats.connections_failed += 1;
+        }
+        self.outbox.fail_all(failure, |token, why| upper.completed(token, Err(why)));
+        (had_conn || failed > 0).then_some(Event::Disconnected(self.id, failure))
+    }
+
+    /// Starts to say good-bye.
+    pub(crate) fn close(&mut self, now: Time, shutdown: bool) {
+        self.state = match std::mem::replace(&mut self.state, State::Idle) {
+            State::Open { conn, .. } => State::Closing(Closing { conn, next_at: now, attempts: 0, shutdown }),
+            State::Closing(closing) => State::Closing(Closing { shutdown: shutdown || closing.shutdown, ..closing }),
+            State::Opening(_) | State::Idle => State::Idle,
+        };
+    }
+
+    /// The peer has something for us after all: take the good-bye back.
+    pub(crate) fn reopen(&mut self, now: Time) {
+        self.state = match std::mem::replace(&mut self.state, State::Idle) {
+            State::Closing(closing) => State::Open { conn: closing.conn, accept: false, since: now },
+            other => other,
+        };
+    }
+
+    /// When [`on_timer`](Self::on_timer) or [`transmit`](Self::transmit) next has something to do without any input.
+    pub(crate) fn deadline(&self, cx: &Cx<'_>, draining: bool) -> Time {
+        match &self.state {
+            State::Idle => Time::NEVER,
+            State::Opening(opening) => opening.next_at.min(opening.since + cx.config.peer_timeout),
+            State::Open { accept: true, .. } => cx.now,
+            State::Open { conn, since, .. } => {
+                let timeout = cx.config.peer_timeout;
+                let mut at = conn.deadline(cx, &self.outbox).min(conn.silent_at(timeout));
+                if !conn.is_confirmed() {
+                    at = at.min(*since + timeout);
+                } else if draining && conn.is_quiet(&self.outbox) {
+                    at = cx.now;
+                } else {
+                    at = at.min(conn.keepalive_at(cx));
+                    if conn.is_quiet(&self.outbox) {
+                        at = at.min(conn.last_used + cx.config.idle_timeout);
+                    }
+                }
+                at
+            }
+            State::Closing(closing) => closing.next_at,
+        }
+    }
+
+    /// Runs what is due. `draining`: the endpoint is closing.
+    pub(crate) fn on_timer<U: Upper>(&mut self, cx: &mut Cx<'_>, draining: bool, upper: &mut U) -> Option<Event> {
+        let timeout = cx.config.peer_timeout;
+        let verdict = match &mut self.state {
+            State::Idle => None,
+            State::Opening(opening) => {
+                (cx.now.since(opening.since.max(cx.stall_end)) >= timeout).then_some(Some(Failure::Unreachable))
+            }
+            State::Open { conn, since, .. } => {
+                conn.on_timer(cx, &mut self.outbox);
+                if !conn.is_confirmed() && cx.now.since(*since) >= timeout {
+                    Some(Some(Failure::Unreachable))
+                } else if conn.silence(cx) >= timeout {
+                    Some(Some(Failure::Unresponsive))
+                } else {
+                    let quiet = conn.is_confirmed() && conn.is_quiet(&self.outbox);
+                    if conn.is_confirmed() && conn.keepalive_at(cx) <= cx.now {
+                        conn.keep_alive(cx);
+                    }
+                    if quiet && (draining || conn.last_used + cx.config.idle_timeout <= cx.now) {
+                        self.close(cx.now, draining);
+                    }
+                    None
+                }
+            }
+            State::Closing(closing) => {
+                (closing.attempts >= CLOSE_ATTEMPTS && closing.next_at <= cx.now).then_some(None)
+            }
+        };
+        match verdict {
+            Some(failure) => self.end(cx, failure, upper),
+            None => None,
+        }
+    }
+
+    /// Adds one burst to the batch. Says whether there was any.
+    pub(crate) fn transmit<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        port: u16,
+        source: SourcePort,
+        upper: &U,
+        batch: &mut TxBatch,
+        scratch: &mut Vec<u8>,
+    ) -> bool {
+        match &mut self.state {
+            State::Idle => return false,
+            State::Opening(opening) => {
+                if opening.next_at > cx.now {
+                    return false;
+                }
+                Init { port, cookie: opening.cookie, hello: opening.local }.encode(scratch);
+                opening.next_at = cx.now + retry_pause(cx, opening.attempts);
+                opening.attempts += 1;
+            }
+            State::Open { conn, accept, .. } => {
+                if !*accept {
+                    let route = Route { to: self.addr, from: self.from, port };
+                    return conn.transmit(cx, route, &mut self.outbox, upper, batch);
+                }
+                *accept = false;
+                Accept { to: conn.remote.cid, hello: conn.local }.encode(scratch);
+            }
+            State::Closing(closing) => {
+                if closing.next_at > cx.now || closing.attempts >= CLOSE_ATTEMPTS {
+                    return false;
+                }
+                let Closing { conn, shutdown, attempts, .. } = closing;
+                Close { cid: conn.remote.cid, next_pn: conn.next_pn(), shutdown: *shutdown, port }.encode(scratch);
+                closing.next_at = cx.now + retry_pause(cx, *attempts).max(conn.srtt() * 2);
+                closing.attempts += 1;
+            }
+        }
+        write_control(self.addr, self.from, source, scratch, batch);
+        cx.stats.tx_packets += 1;
+        cx.stats.tx_bytes += scratch.len() as u64;
+        true
+    }
+
+    /// A RETRY arrived for our attempt: try again with the cookie, at once if it is news.
+    pub(crate) fn on_retry(&mut self, now: Time, to: u64, cookie: u64) {
+        if let State::Opening(opening) = &mut self.state
+            && opening.local.cid == to
+            && opening.cookie != cookie
+        {
+            opening.cookie = cookie;
+            opening.next_at = now;
+        }
+    }
+}
+
+/// Writes a control packet as a burst of one.
+pub(crate) fn write_control(
+    to: SocketAddr,
+    from: Option<IpAddr>,
+    source: SourcePort,
+    bytes: &[u8],
+    batch: &mut TxBatch,
+) {
+    batch.begin_burst(to, from, source);
+    batch.begin_packet();
+    batch.put(bytes);
+    batch.end_packet();
+}
+
+fn retry_pause(cx: &Cx<'_>, attempts: u32) -> Span {
+    let first = (cx.config.initial_rtt * 2).max(cx.granularity).max(cx.config.rto_min);
+    (first * (1 << attempts.min(16))).min(cx.config.rto_max.max(first))
+}

@@ -1,0 +1,183 @@
+//! Two endpoints, step by step.
+
+mod support;
+
+use srd_core::*;
+use support::*;
+
+#[test]
+fn first_message_opens_the_connection_and_completes() {
+    let mut pair = Pair::new(Config::default());
+    let token = pair.send(0, pattern(1, 100));
+    pair.run_until(Span::from_millis(5), |p| !p.sides[0].completed.is_empty());
+    assert_eq!(pair.sides[0].completed, [(token, Ok(()))]);
+    assert_eq!(pair.sides[1].received[0].data, pattern(1, 100));
+    assert_eq!(pair.sides[1].received[0].header, [7, 7]);
+    // INIT, RETRY, INIT, ACCEPT, data, acknowledgement: six one-way trips.
+    assert!(pair.now < Time::from_nanos(1_000_000) + Span::from_micros(100), "{:?}", pair.now);
+}
+
+#[test]
+fn messages_of_all_sizes_arrive_intact_both_ways() {
+    let mut pair = Pair::new(Config::default());
+    let sizes = [0, 1, 63, 64, 65, 511, 513, 8000, 8192, 8900, 8972, 9000, 20_000, 100_000, 1_000_000];
+    for (i, &size) in sizes.iter().enumerate() {
+        pair.send(0, pattern(i as u32, size));
+        pair.send(1, pattern(1000 + i as u32, size));
+    }
+    pair.run_until(Span::from_secs(1), |p| p.sides.iter().all(|s| s.completed.len() == sizes.len()));
+    for (side, first) in [(1, 0), (0, 1000)] {
+        let mut got: Vec<_> = pair.sides[side].received.iter().map(|m| m.data.clone()).collect();
+        got.sort_by_key(Vec::len);
+        for (i, &size) in sizes.iter().enumerate() {
+            assert_eq!(got[i], pattern(first + i as u32, size), "message of {size} bytes");
+        }
+        assert!(pair.sides[side].completed.iter().all(|c| c.1 == Ok(())));
+    }
+}
+
+#[test]
+fn many_small_messages_share_datagrams() {
+    let mut pair = Pair::new(Config::default());
+    for i in 0..10_000 {
+        pair.send(0, pattern(i, 64));
+    }
+    pair.run_until(Span::from_secs(1), |p| p.sides[0].completed.len() == 10_000);
+    let stats = pair.sides[0].endpoint.stats();
+    assert!(stats.tx_packets < 200, "{stats:?}");
+    assert_eq!(stats.retransmits, 0);
+}
+
+#[test]
+fn a_third_lost_everything_still_arrives_once() {
+    let mut pair = Pair::new(Config::default());
+    let mut x = 1u32;
+    pair.wire = Box::new(move |_, _, _, _| {
+        x = x.wrapping_mul(1664525).wrapping_add(1013904223);
+        if x >> 16 & 0xff < 77 { Deliver::Drop } else { Deliver::Once }
+    });
+    for i in 0..500 {
+        pair.send(0, pattern(i, 20_000));
+    }
+    pair.run_until(Span::from_secs(20), |p| p.sides[0].completed.len() == 500);
+    assert_eq!(pair.sides[1].received.len(), 500);
+}
+
+#[test]
+fn restart_fails_what_was_outstanding_and_reconnects() {
+    let mut pair = Pair::new(Config::default());
+    pair.send(0, pattern(1, 100));
+    pair.run_until(Span::from_millis(5), |p| !p.sides[0].completed.is_empty());
+    pair.restart(1, Config::default(), 9);
+    pair.send(0, pattern(2, 100));
+    let start = pair.now;
+    pair.run_until(Span::from_millis(50), |p| p.sides[0].completed.len() == 2);
+    assert_eq!(pair.sides[0].completed[1].1, Err(Failure::PeerRestarted));
+    assert!(pair.now.since(start) < Span::from_micros(50), "within a round trip of hearing from it");
+    pair.send(0, pattern(3, 100));
+    pair.run_until(Span::from_millis(50), |p| p.sides[0].completed.len() == 3);
+    assert_eq!(pair.sides[0].completed[2].1, Ok(()));
+    assert_eq!(pair.sides[1].received.len(), 1);
+}
+
+#[test]
+fn receiver_without_buffers_holds_back_and_goes_on() {
+    let mut pair = Pair::new(Config::default());
+    pair.sides[1].mailbox = Mailbox::new(10_000);
+    pair.sides[1].reading = false;
+    for i in 0..20 {
+        pair.send(0, pattern(i, 3000));
+    }
+    pair.run(Span::from_millis(100));
+    assert!(pair.sides[0].completed.len() < 4);
+    assert!(pair.sides[0].endpoint.stats().rnr > 0);
+    pair.sides[1].reading = true;
+    pair.run_until(Span::from_secs(1), |p| p.sides[0].completed.len() == 20);
+    assert_eq!(pair.sides[1].received.len(), 20);
+}
+
+#[test]
+fn idle_closes_and_opens_again() {
+    let mut pair = Pair::new(Config::default());
+    pair.send(0, pattern(1, 100));
+    pair.run(Span::from_secs(30));
+    let before = pair.sides[0].endpoint.stats().tx_packets + pair.sides[1].endpoint.stats().tx_packets;
+    pair.run(Span::from_secs(10));
+    let after = pair.sides[0].endpoint.stats().tx_packets + pair.sides[1].endpoint.stats().tx_packets;
+    assert!(after - before <= 40, "quiet connections send keepalives only: {}", after - before);
+    pair.run(Span::from_secs(300));
+    assert!(!pair.sides[0].endpoint.peer_stats(PeerId(0)).established);
+    let before = pair.sides[0].endpoint.stats().tx_packets + pair.sides[1].endpoint.stats().tx_packets;
+    pair.run(Span::from_secs(3600));
+    let after = pair.sides[0].endpoint.stats().tx_packets + pair.sides[1].endpoint.stats().tx_packets;
+    assert_eq!(before, after);
+    pair.send(1, pattern(2, 100));
+    pair.run_until(Span::from_millis(5), |p| p.sides[1].completed.len() == 1);
+    assert_eq!(pair.sides[1].completed[0].1, Ok(()));
+}
+
+#[test]
+fn dead_peer_is_found_in_the_configured_time() {
+    let mut pair = Pair::new(Config::default());
+    pair.send(0, pattern(1, 100));
+    pair.run_until(Span::from_millis(5), |p| !p.sides[0].completed.is_empty());
+    pair.wire = Box::new(|_, _, _, _| Deliver::Drop);
+    pair.send(0, pattern(2, 100));
+    let start = pair.now;
+    pair.run_until(Span::from_secs(10), |p| p.sides[0].completed.len() == 2);
+    assert_eq!(pair.sides[0].completed[1].1, Err(Failure::Unresponsive));
+    let took = pair.now.since(start);
+    assert!(took >= Span::from_secs(5) && took < Span::from_millis(5500), "{took}");
+    pair.send(0, pattern(3, 100));
+    pair.run_until(Span::from_secs(10), |p| p.sides[0].completed.len() == 3);
+    assert_eq!(pair.sides[0].completed[2].1, Err(Failure::Unreachable));
+}
+
+#[test]
+fn close_delivers_what_is_queued_first() {
+    let mut pair = Pair::new(Config::default());
+    for i in 0..50 {
+        pair.send(0, pattern(i, 10_000));
+    }
+    let now = pair.now;
+    pair.sides[0].endpoint.close(now);
+    pair.run_until(Span::from_secs(1), |p| p.sides[0].endpoint.is_closed());
+    assert_eq!(pair.sides[1].received.len(), 50);
+    pair.run(Span::from_millis(50));
+    assert!(!pair.sides[1].endpoint.peer_stats(PeerId(0)).established);
+}
+
+#[test]
+fn counters_wrap() {
+    let config = Config { first_number: Some(u32::MAX - 20), ..Config::default() };
+    let mut pair = Pair::new(config);
+    for i in 0..300 {
+        pair.send(0, pattern(i, 9_000));
+    }
+    pair.run_until(Span::from_secs(1), |p| p.sides[0].completed.len() == 300);
+    assert_eq!(pair.sides[1].received.len(), 300);
+    assert_eq!(pair.sides[0].endpoint.stats().retransmits, 0);
+}
+
+#[test]
+fn small_mtu_only_is_found_and_used() {
+    let mut pair = Pair::new(Config::default());
+    pair.wire = Box::new(|_, _, _, d| if d.len() > 1472 { Deliver::Drop } else { Deliver::Once });
+    for i in 0..20 {
+        pair.send(0, pattern(i, 50_000));
+    }
+    pair.run_until(Span::from_secs(5), |p| p.sides[0].completed.len() == 20);
+    assert_eq!(pair.sides[0].endpoint.peer_stats(PeerId(0)).datagram, 1400);
+}
+
+#[test]
+fn simultaneous_open_makes_one_connection() {
+    let mut pair = Pair::new(Config::default());
+    pair.send(0, pattern(1, 100));
+    pair.send(1, pattern(2, 100));
+    pair.run_until(Span::from_millis(5), |p| p.sides.iter().all(|s| s.completed.len() == 1));
+    for side in &pair.sides {
+        assert_eq!(side.endpoint.stats().connections_opened, 1);
+        assert_eq!(side.completed[0].1, Ok(()));
+    }
+}
