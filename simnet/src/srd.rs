@@ -340,10 +340,11 @@ impl SrdNode {
         self.peers.iter().map(flight).collect()
     }
 
-    /// Sending must not take the bytes in flight further above the limit than two datagrams.
+    /// Sending must not take the bytes in flight further above the limit than three datagrams: the one that crosses it, and
+    /// two that repeat lost payload.
     fn check_flights(&self, before: &[(HostId, u64, u64, u64)], io: &mut Io<'_>) {
         for ((host, was, _, _), (_, is, window, datagram)) in before.iter().zip(self.flights()) {
-            if is > window.max(*was) + 2 * datagram {
+            if is > window.max(*was) + 3 * datagram {
                 io.net.violate(format!(
                     "h{} has {is} bytes in flight to h{} ({was} before it sent), window {window}, datagram {datagram}",
                     io.host.id.0, host.0

@@ -274,7 +274,7 @@ fn drops_are_logged_with_their_reason() {
         Some((_, LogEvent::LostOnLink { reason, .. } | LogEvent::LostAtHost { reason, .. })) => Some(*reason),
         _ => None,
     };
-    let mut expect = |world: &mut World<Raw>, len: usize, to: HostId, expected: Option<DropReason>| {
+    let expect = |world: &mut World<Raw>, len: usize, to: HostId, expected: Option<DropReason>| {
         send(world, a, to, 0, &vec![1; len]);
         world.run_until_idle(Time::NEVER);
         assert_eq!(reason(world), expected);

@@ -151,9 +151,15 @@ fn play(scene: &mut Scene, traffic: Vec<traffic::Shot>, faults: faults::Schedule
     }
     for shot in traffic {
         scene.world.run_until(shot.at);
+        if scene.world.violation().is_some() {
+            return;
+        }
         shot.post(&mut scene.world);
     }
     scene.world.run_until(scene.heal);
+    if scene.world.violation().is_some() {
+        return;
+    }
     faults::heal(scene);
 
     // The first round may meet connections whose other end is gone, the second may not.
@@ -167,6 +173,9 @@ fn play(scene: &mut Scene, traffic: Vec<traffic::Shot>, faults: faults::Schedule
         let limit = scene.world.now() + settling_time(scene);
         scene.world.settle(limit);
         scene.world.demand_settled("long after everything has healed");
+        if scene.world.violation().is_some() {
+            return;
+        }
         if round == 1 {
             let failed = scene.world.shared().messages()[first..]
                 .iter()
