@@ -156,6 +156,16 @@ impl Model {
         }
     }
 
+    /// A message died with its sender before it was given to an endpoint.
+    pub fn orphaned(&mut self, message: u64) {
+        let m = &mut self.messages[message as usize];
+        if !m.orphaned && m.done.is_none() {
+            m.orphaned = true;
+            self.open -= 1;
+            self.totals.orphaned += 1;
+        }
+    }
+
     /// A message was given to an endpoint.
     pub fn handed(&mut self, now: Time, message: u64) {
         let m = &mut self.messages[message as usize];

@@ -443,7 +443,9 @@ impl Node for SrdNode {
         self.endpoint = None;
         self.peers.clear();
         self.messages.clear();
-        self.backlog.clear();
+        for post in self.backlog.drain(..) {
+            model.orphaned(post.message);
+        }
         self.timers.clear();
         model.died(io.world_now(), io.host.id);
     }

@@ -46,7 +46,7 @@ pub struct Failure {
     pub what: String,
     /// The world and its schedule, a line each.
     pub plan: Vec<String>,
-    /// The last events before it, a line each.
+    /// The last events before it, a line each, and then what the endpoints know.
     pub tail: Vec<String>,
 }
 
@@ -105,7 +105,8 @@ pub fn run_seed_with(seed: u64, tail: usize) -> Result<Summary, Box<Failure>> {
             });
         }
     };
-    let tail = world.net().log.tail().map(|(at, event)| format!("{at} {event}")).collect();
+    let mut tail: Vec<String> = world.net().log.tail().map(|(at, event)| format!("{at} {event}")).collect();
+    tail.extend(states(world));
     Err(Box::new(Failure { seed, at: world.now(), what, plan: scene.plan, tail }))
 }
 
@@ -228,6 +229,23 @@ fn demand_silence(scene: &mut Scene, pairs: u64) {
                 .violate(format!("h{} holds {places} half delivered messages after all have completed", host.0));
         }
     }
+}
+
+/// What every endpoint knows at the end, a line per host and peer.
+fn states(world: &SrdWorld) -> Vec<String> {
+    let mut lines = Vec::new();
+    for host in world.hosts() {
+        lines.push(format!("h{} {:?}", host.0, world.node(host).endpoint_stats()));
+        for peer in world.hosts().filter(|p| *p != host) {
+            let mut stats = world.node(host).peer_stats(peer);
+            let paths = std::mem::take(&mut stats.paths);
+            if stats.established || stats.messages > 0 {
+                lines.push(format!("h{} -> h{} {stats:?}", host.0, peer.0));
+                lines.extend(paths.iter().take(4).map(|p| format!("   {p:?}")));
+            }
+        }
+    }
+    lines
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
