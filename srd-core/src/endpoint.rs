@@ -10,10 +10,11 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustc_hash::FxHashMap;
 
+use crate::batch::TxBatch;
 use crate::config::{CheckedConfig, Checksum};
 use crate::conn::Cx;
 use crate::cookie::Cookies;
-use crate::driver::{RxMeta, SourcePort, TxBatch};
+use crate::driver::{RxMeta, SourcePort};
 use crate::peer::{Peer, State, write_control};
 use crate::seq::Seq;
 use crate::stats::{PeerStats, Stats};

@@ -7,7 +7,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use crate::driver::{Driver, TxBatch};
+use crate::batch::TxBatch;
+use crate::driver::Driver;
 use crate::endpoint::{Endpoint, Outbound, PeerId, SendError};
 use crate::time::Time;
 use crate::upper::Upper;

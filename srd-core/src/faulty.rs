@@ -13,7 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
-use crate::driver::{Burst, Driver, RxMeta, SourcePort, TxBatch};
+use crate::batch::{Burst, TxBatch};
+use crate::driver::{Driver, RxMeta, SourcePort};
 use crate::time::{Span, Time};
 use crate::upper::{Gather, Token};
 

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod acks;
+mod batch;
 mod blocks;
 mod cc;
 mod config;
@@ -25,8 +26,9 @@ mod timers;
 mod upper;
 mod wire;
 
+pub use batch::{Burst, BurstWriter, Part, TxBatch};
 pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DATAGRAM};
-pub use driver::{Burst, BurstWriter, Driver, Ecn, Part, RxMeta, SourcePort, TxBatch};
+pub use driver::{Driver, Ecn, RxMeta, SourcePort};
 pub use endpoint::{Endpoint, Event, Outbound, PeerId, RnrRetry, SendError};
 pub use engine::Engine;
 pub use faulty::{FaultCounts, Faults, Faulty, Share};

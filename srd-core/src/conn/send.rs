@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{Conn, Cx, TailProbe};
 use crate::acks::{MAX_PIECES, MIN_ROOM};
-use crate::driver::TxBatch;
+use crate::batch::TxBatch;
 use crate::outbox::{Cut, Outbox, Piece};
 use crate::path::UNPROVEN_PACKETS;
 use crate::sent::SentInfo;
