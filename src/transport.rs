@@ -198,6 +198,19 @@ pub(crate) fn check_route(peer: SocketAddr) -> Result<()> {
     })
 }
 
+/// Whether the host of `peer` says that nothing listens there. An empty datagram of a connected socket brings the answer,
+/// if the host gives one, as the error of a later call.
+pub(crate) fn is_refused(peer: SocketAddr) -> bool {
+    const PATIENCE: Duration = Duration::from_millis(100);
+    let answer = UdpSocket::bind(any_port(peer)).and_then(|socket| {
+        socket.connect(peer)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.send(&[])?;
+        socket.recv(&mut [0; 64])
+    });
+    answer.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -206,8 +206,11 @@ impl Client {
         let (addr, timeout) = (self.addr, self.timeout.as_secs_f64());
         match failure {
             Failure::Unreachable | Failure::Unresponsive if !self.agreed => {
-                let refused = self.pump.driver.stats().refused > 0;
-                let hint = if refused { "; its host says that nothing listens on that UDP port" } else { "" };
+                let hint = if transport::is_refused(addr) {
+                    "; its host says that nothing listens on that UDP port"
+                } else {
+                    ""
+                };
                 Fault::peer(format_args!(
                     "no server answers at {addr} within {timeout} s{hint}; start one there with 'srd perf server' and let UDP port {} through firewalls",
                     addr.port(),
