@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use crate::batch::TxBatch;
 use crate::driver::Driver;
 use crate::endpoint::{Endpoint, Outbound, PeerId, SendError};
-use crate::time::Time;
+use crate::time::{Span, Time};
 use crate::upper::Upper;
 
 /// An endpoint with its driver and its upper storey. One thread owns it.
@@ -31,6 +31,9 @@ const SENDS_PER_TURN: usize = 4;
 /// Receive calls before due timers run, as long as more arrives.
 const RECEIVES_BEFORE_TIMERS: usize = 16;
 
+/// A timer that is so late was held up by our own host.
+const LATE: Span = Span::from_millis(1);
+
 impl<D: Driver, U: Upper> Engine<D, U> {
     /// Joins the three.
     pub fn new(endpoint: Endpoint, driver: D, upper: U) -> Engine<D, U> {
@@ -49,13 +52,20 @@ impl<D: Driver, U: Upper> Engine<D, U> {
             |endpoint: &mut Endpoint| driver.recv(&mut |meta, bytes| endpoint.handle_datagram(now, meta, bytes, upper));
         let mut moved = receive(endpoint)? > 0;
         if endpoint.poll_timeout().is_some_and(|t| t <= now) {
-            // Acknowledgements may wait in the socket; hear them before a timer declares their packets lost.
-            let mut more = moved;
+            // We are late: acknowledgements may wait in the socket. Hear them before a timer judges their packets.
+            let late = endpoint.poll_timeout().is_some_and(|t| t != Time::ZERO && t + LATE <= now);
+            let mut more = moved && late;
             for _ in 0..RECEIVES_BEFORE_TIMERS {
                 more = more && receive(endpoint)? > 0;
             }
             if endpoint.poll_timeout().is_some_and(|t| t <= now) {
                 endpoint.handle_timeout(now, upper);
+            }
+        }
+        while let Some(peer) = endpoint.poll_new_peer() {
+            if let Some(addr) = endpoint.peer_addr(peer) {
+                let max = driver.max_datagram(addr);
+                endpoint.set_link_datagram(peer, max);
             }
         }
         for _ in 0..SENDS_PER_TURN {

@@ -62,8 +62,7 @@ impl Conn {
         upper: &mut U,
     ) -> Result<(), Fault> {
         let next = self.sent.next();
-        // The newest packet that a receiver of nothing can name is the one before the first.
-        if next.is_before(ack.cumulative) || !ack.newest.is_before(next.plus(1)) {
+        if next.is_before(ack.cumulative) || !ack.newest.is_before(next) {
             return Err(Fault::Violation);
         }
         let mut queue_delay = None;
@@ -180,6 +179,7 @@ impl Conn {
     /// Draws the conclusions from what was covered.
     fn settle(&mut self, cx: &mut Cx<'_>, at: Time, covered: &Covered, queue_delay: Option<Span>, outbox: &mut Outbox) {
         let Some(newest) = covered.newest else { return };
+        self.heard(cx.now);
         if self.backoff > 0 {
             // Now it can be told which packets were lost.
             self.backoff = 0;

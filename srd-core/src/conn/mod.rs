@@ -172,6 +172,12 @@ impl Conn {
         }
     }
 
+    /// The first hop to the peer carries no more than this.
+    pub(crate) fn limit_datagram(&mut self, max: u16) {
+        self.datagram = self.datagram.min(max);
+        self.full_datagram = self.full_datagram.min(max);
+    }
+
     /// The peer knows our id.
     pub(crate) fn confirm(&mut self) {
         self.confirmed = true;
@@ -246,7 +252,6 @@ impl Conn {
             Arrival::Duplicate => {
                 // The peer may miss our acknowledgements: answer at once, and not by the same path as before.
                 cx.stats.duplicates += 1;
-                self.heard(cx.now);
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, true);
                 return;
             }
@@ -260,12 +265,12 @@ impl Conn {
             return;
         }
         self.confirmed = true;
-        self.heard(cx.now);
         let mut refused = std::mem::take(&mut self.refused_scratch);
         refused.clear();
         let outcome = self.handle_frames(cx, Frames::new(frames, true), meta, outbox, upper, &mut refused);
         match outcome {
             Ok(()) => {
+                self.heard(cx.now);
                 if refused.is_empty() {
                     self.acks.received(header.pn);
                 } else {
@@ -274,8 +279,7 @@ impl Conn {
                 let ack_now = header.flags & flags::ACK_NOW != 0;
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, ack_now);
             }
-            Err(Fault::Malformed) => cx.stats.rx_malformed += 1,
-            Err(Fault::Violation) => cx.stats.rx_violations += 1,
+            Err(fault) => fault.count(cx.stats),
         }
         self.refused_scratch = refused;
     }
@@ -295,11 +299,8 @@ impl Conn {
             return;
         }
         self.confirmed = true;
-        self.heard(cx.now);
-        match self.handle_frames(cx, Frames::new(frames, false), meta, outbox, upper, &mut Vec::new()) {
-            Ok(()) => {}
-            Err(Fault::Malformed) => cx.stats.rx_malformed += 1,
-            Err(Fault::Violation) => cx.stats.rx_violations += 1,
+        if let Err(fault) = self.handle_frames(cx, Frames::new(frames, false), meta, outbox, upper, &mut Vec::new()) {
+            fault.count(cx.stats);
         }
     }
 
@@ -334,6 +335,7 @@ impl Conn {
                             }
                             refused.push((message, refusal));
                         }
+                        Taken::Crowded => return Err(Fault::Crowded),
                         Taken::Violation => return Err(Fault::Violation),
                     }
                 }
@@ -375,6 +377,17 @@ impl Conn {
 enum Fault {
     Malformed,
     Violation,
+    Crowded,
+}
+
+impl Fault {
+    fn count(self, stats: &mut Stats) {
+        match self {
+            Fault::Malformed => stats.rx_malformed += 1,
+            Fault::Violation => stats.rx_violations += 1,
+            Fault::Crowded => stats.rx_refused += 1,
+        }
+    }
 }
 
 impl From<DecodeError> for Fault {

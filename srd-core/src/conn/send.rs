@@ -21,6 +21,9 @@ const COPY_BELOW: u32 = 512;
 /// Datagrams in one burst, the limit of segmentation offload in kernels before 6.9.
 const MAX_SEGMENTS: usize = 64;
 
+/// Packet numbers that only probes may use, so that a full window does not silence them.
+const PROBE_NUMBERS: u32 = 32;
+
 /// Where packets go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
@@ -44,7 +47,7 @@ impl Conn {
     fn may_send_data(&self, outbox: &Outbox) -> bool {
         if !self.confirmed
             || !outbox.sendable(self.remote.message_window)
-            || self.sent.len() >= self.remote.packet_window - 1
+            || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window
         {
             return false;
         }
@@ -58,7 +61,8 @@ impl Conn {
 
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
     pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
-        if matches!(self.tail_probe, TailProbe::Due(_)) || (self.ping && self.confirmed) {
+        let numbers = self.sent.len() + 1 < self.remote.packet_window;
+        if numbers && (matches!(self.tail_probe, TailProbe::Due(_)) || self.ping) {
             return cx.now;
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
@@ -80,16 +84,20 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) -> bool {
-        if let TailProbe::Due(left) = self.tail_probe {
+        let numbers = self.sent.len() + 1 < self.remote.packet_window;
+        if let TailProbe::Due(left) = self.tail_probe
+            && numbers
+        {
             self.tail_probe = if left > 1 { TailProbe::Due(left - 1) } else { TailProbe::Done };
             self.send_tail_probe(cx, route, outbox, upper, batch);
             return true;
         }
-        if let Some(path) = self.paths.take_probe(cx.now) {
+        if numbers && let Some(path) = self.paths.take_probe(cx.now) {
             self.send_ping(cx, route, path, self.datagram.into(), outbox, upper, batch);
             return true;
         }
-        if outbox.live() > 0
+        if numbers
+            && outbox.live() > 0
             && let Some(size) = self.take_grow_probe(cx.now)
         {
             let path = self.pick(cx, None);
@@ -105,7 +113,7 @@ impl Conn {
         } else if outbox.is_waiting() {
             self.round.limited = true;
         }
-        if self.ping && self.confirmed {
+        if self.ping && numbers {
             self.ping = false;
             let path = self.pick(cx, None);
             self.send_ping(cx, route, path, 0, outbox, upper, batch);
@@ -237,16 +245,18 @@ impl Conn {
         cx.stats.tail_probes += 1;
         let oldest = self.sent.oldest_in_flight().map(|(_, s)| *s);
         let path = self.pick(cx, oldest.map(|s| s.path));
-        let mut cuts: Vec<Cut> = Vec::new();
+        let mut cuts = [None::<Cut>; MAX_PIECES];
         if let Some(s) = oldest {
-            cuts.extend(self.sent.pieces(&s).filter_map(|piece| outbox.recut(piece)));
+            for (cut, piece) in cuts.iter_mut().zip(self.sent.pieces(&s)) {
+                *cut = outbox.recut(piece);
+            }
         }
         batch.begin_burst(route.to, route.from, self.paths.get(path).port);
         batch.begin_packet();
         self.write_header(route, outbox, path, batch);
         let room = usize::from(self.datagram) - self.trailer();
         let mut pieces = 0;
-        for cut in cuts {
+        for cut in cuts.into_iter().flatten() {
             let header = upper.header(cut.token);
             let len = fragment_len(header.len() as u8, cut.piece.len == cut.total) + cut.piece.len as usize;
             if batch.packet_len() + len <= room {
