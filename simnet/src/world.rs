@@ -294,10 +294,13 @@ impl<N: Node> World<N> {
             Event::Wake { host } => {
                 let h = &mut self.hosts[host.0 as usize];
                 // An event that a later, earlier one has made obsolete.
-                if h.wake_at != at || !h.up {
+                if h.wake_at != at {
                     return true;
                 }
                 h.wake_at = Time::NEVER;
+                if !h.up {
+                    return true;
+                }
                 if h.stalled_until > at {
                     h.wake(at, &mut self.net);
                 } else {
