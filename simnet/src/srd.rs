@@ -24,6 +24,8 @@ pub struct SrdSpec {
     pub config: CheckedConfig,
     /// Bytes of messages that the mailbox holds for an application that does not read.
     pub mailbox: usize,
+    /// Throw payload away instead of keeping it for the application, which then sees no messages: for large experiments.
+    pub discard: bool,
     /// What to do wrong, for tests of the checkers.
     pub sabotage: Option<Sabotage>,
     /// Every how many turns the in-flight limit is checked; 0 for never.
@@ -33,7 +35,7 @@ pub struct SrdSpec {
 impl SrdSpec {
     /// A host with this configuration, 64 MiB of mailbox and thorough checks.
     pub fn new(config: CheckedConfig) -> SrdSpec {
-        SrdSpec { config, mailbox: 64 << 20, sabotage: None, check_every: 8 }
+        SrdSpec { config, mailbox: 64 << 20, discard: false, sabotage: None, check_every: 8 }
     }
 }
 
@@ -109,7 +111,7 @@ struct Storm {
 impl SrdNode {
     /// A node with an application, or without one if the schedule posts all messages.
     pub fn new(spec: SrdSpec, app: Option<Box<dyn App>>) -> SrdNode {
-        let watch = Watch::new(spec.mailbox, spec.sabotage);
+        let watch = Watch::new(spec.mailbox, spec.sabotage, spec.discard);
         SrdNode {
             spec,
             app,
@@ -390,7 +392,7 @@ impl Node for SrdNode {
         let local = Addr::of(io.host.id, MAIN_PORT).to_socket();
         let seed = io.rng().seed32();
         self.endpoint = Some(Endpoint::new(self.spec.config.clone(), local, seed, io.now()));
-        self.watch = Watch::new(self.spec.mailbox, self.spec.sabotage);
+        self.watch = Watch::new(self.spec.mailbox, self.spec.sabotage, self.spec.discard);
         self.reading = true;
         if let (Some(Sabotage::ReplayAfterRestart), Some((from, message, len))) = (self.spec.sabotage, self.last_placed)
             && let Err(what) = model.placed(io.world_now(), io.host.id, Some(from), message, len)
