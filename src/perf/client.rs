@@ -169,7 +169,7 @@ impl Client {
             }
             if !moved {
                 self.check()?;
-                if self.pump.driver.now() > end {
+                if self.pump.now > end {
                     return Err(self.silent());
                 }
                 self.pump.wait().map_err(Fault::driver)?;
@@ -191,7 +191,7 @@ impl Client {
     /// What to do in a turn in which nothing moved: look whether the server is still there, and wait.
     pub(crate) fn idle(&mut self, meter: &Meter) -> Result<()> {
         self.check()?;
-        if self.pump.driver.now().since(meter.progress_at) > self.timeout + GRACE {
+        if self.pump.now.since(meter.progress_at) > self.timeout + GRACE {
             return Err(self.silent());
         }
         self.pump.wait().map_err(Fault::driver)
