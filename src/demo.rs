@@ -481,7 +481,7 @@ impl DemoReport {
             ),
             format!("  sender        {}", self.counters.line()),
             String::new(),
-            PathReport::table(&self.paths).to_string(),
+            PathReport::table(&self.paths).trim_fmt(),
             String::new(),
             format!("verdict: {verdict}"),
         ]

@@ -190,7 +190,7 @@ impl PerfReport {
             None => "  server       did not report".to_owned(),
         });
         lines.push(String::new());
-        lines.push(PathReport::table(&self.paths).to_string());
+        lines.push(PathReport::table(&self.paths).trim_fmt());
         lines.join("\n")
     }
 }
