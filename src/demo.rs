@@ -19,7 +19,7 @@ use srd::{
 use crate::exit::{Exit, Fault, Result};
 use crate::progress::Progress;
 use crate::report::{Counters, Latencies, LatencyUs, PathReport, Snapshot};
-use crate::units::{bytes, thousands};
+use crate::units::{size_text, thousands};
 use crate::{interrupt, render, transport, units};
 
 /// Options of `srd demo`.
@@ -466,7 +466,7 @@ impl DemoReport {
                 args.paths, faults.loss_percent, self.seed
             ),
             String::new(),
-            format!("  messages      {} of {} sent", thousands(*messages_sent), bytes(self.size.into())),
+            format!("  messages      {} of {} sent", thousands(*messages_sent), size_text(self.size)),
             format!(
                 "                {} delivered, {duplicates} twice, {lost} lost, {damaged} damaged, {failed} failed",
                 thousands(*messages_delivered)

@@ -319,7 +319,7 @@ fn server_serves_one_after_the_other() {
     let mut server = Server::start(&[]);
     let first = command(&["perf", "bw", &server.addr, "--time", "100", "--warmup", "0", "--json"]).spawn();
     let first = first.expect("start the first client");
-    server.says("bw 8192 B");
+    server.says("bw 8k x 256");
     fails(&["perf", "lat", &server.addr], 4, &["busy", "try again later"]);
     server.says("turned away");
     signal(first.id(), Signal::SIGINT);
