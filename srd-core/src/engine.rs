@@ -28,6 +28,9 @@ pub struct Engine<D, U> {
 /// Batches sent per turn before receiving again, so that neither direction starves the other.
 const SENDS_PER_TURN: usize = 4;
 
+/// Receive calls before due timers run, as long as more arrives.
+const RECEIVES_BEFORE_TIMERS: usize = 16;
+
 impl<D: Driver, U: Upper> Engine<D, U> {
     /// Joins the three.
     pub fn new(endpoint: Endpoint, driver: D, upper: U) -> Engine<D, U> {
@@ -42,11 +45,19 @@ impl<D: Driver, U: Upper> Engine<D, U> {
     pub fn turn(&mut self) -> io::Result<bool> {
         let Engine { endpoint, driver, upper, batch } = self;
         let mut now = driver.now();
-        let received = driver.recv(&mut |meta, bytes| endpoint.handle_datagram(now, meta, bytes, upper))?;
+        let mut receive =
+            |endpoint: &mut Endpoint| driver.recv(&mut |meta, bytes| endpoint.handle_datagram(now, meta, bytes, upper));
+        let mut moved = receive(endpoint)? > 0;
         if endpoint.poll_timeout().is_some_and(|t| t <= now) {
-            endpoint.handle_timeout(now, upper);
+            // Acknowledgements may wait in the socket; hear them before a timer declares their packets lost.
+            let mut more = moved;
+            for _ in 0..RECEIVES_BEFORE_TIMERS {
+                more = more && receive(endpoint)? > 0;
+            }
+            if endpoint.poll_timeout().is_some_and(|t| t <= now) {
+                endpoint.handle_timeout(now, upper);
+            }
         }
-        let mut moved = received > 0;
         for _ in 0..SENDS_PER_TURN {
             if !endpoint.poll_transmit(now, upper, batch) {
                 break;

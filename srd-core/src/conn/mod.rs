@@ -72,9 +72,8 @@ pub(crate) struct Conn {
     /// The path that lost what waits to be sent again.
     lost_on: Option<u8>,
     last_sent_at: Time,
-    /// Retransmission timeouts in a row without any acknowledgement, and packets that may go out until the next one.
+    /// Retransmission timeouts in a row without any acknowledgement.
     backoff: u32,
-    probes_left: u32,
     tail_probe: TailProbe,
     loss_at: Time,
     reorder_at: Time,
@@ -107,7 +106,8 @@ struct Round {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TailProbe {
     Idle,
-    Due,
+    /// So many are to be sent.
+    Due(u32),
     Done,
 }
 
@@ -153,7 +153,6 @@ impl Conn {
             lost_on: None,
             last_sent_at: cx.now,
             backoff: 0,
-            probes_left: 0,
             tail_probe: TailProbe::Idle,
             loss_at: Time::NEVER,
             reorder_at: Time::NEVER,

@@ -49,7 +49,7 @@ impl Conn {
             return false;
         }
         if self.backoff > 0 {
-            return self.probes_left > 0;
+            return false;
         }
         // One packet may always be out. Retransmissions may overshoot a little, so that new data cannot hold them up.
         let extra = if outbox.has_again() { 2 * u64::from(self.datagram) } else { 0 };
@@ -58,7 +58,7 @@ impl Conn {
 
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
     pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
-        if self.tail_probe == TailProbe::Due || (self.ping && self.confirmed) {
+        if matches!(self.tail_probe, TailProbe::Due(_)) || (self.ping && self.confirmed) {
             return cx.now;
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
@@ -80,7 +80,8 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) -> bool {
-        if self.tail_probe == TailProbe::Due {
+        if let TailProbe::Due(left) = self.tail_probe {
+            self.tail_probe = if left > 1 { TailProbe::Due(left - 1) } else { TailProbe::Done };
             self.send_tail_probe(cx, route, outbox, upper, batch);
             return true;
         }
@@ -142,9 +143,6 @@ impl Conn {
         if self.paths.get(path).state == PathState::Unproven {
             max_packets = UNPROVEN_PACKETS;
         }
-        if self.backoff > 0 {
-            max_packets = max_packets.min(self.probes_left as usize);
-        }
 
         batch.begin_burst(route.to, route.from, self.paths.get(path).port);
         let datagram = usize::from(self.datagram);
@@ -183,9 +181,6 @@ impl Conn {
             if !goes_on {
                 break;
             }
-        }
-        if self.backoff > 0 {
-            self.probes_left = self.probes_left.saturating_sub(packets as u32);
         }
         if self.acks.pending() && packets < MAX_SEGMENTS {
             let checksum = if self.checksum { CHECKSUM_LEN } else { 0 };
@@ -239,7 +234,6 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) {
-        self.tail_probe = TailProbe::Done;
         cx.stats.tail_probes += 1;
         let oldest = self.sent.oldest_in_flight().map(|(_, s)| *s);
         let path = self.pick(cx, oldest.map(|s| s.path));
