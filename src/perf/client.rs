@@ -59,6 +59,14 @@ pub(crate) struct Client {
     agreed: bool,
 }
 
+/// Whether waiting for the server ends with a signal. At the end of a test it does not: that takes a moment only, and
+/// the signal may be why the test ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heed {
+    Interrupts,
+    Nothing,
+}
+
 /// What a measurement found, and why it ended early if it did.
 pub(crate) struct Ended {
     /// Messages (round trips) delivered in the measured time.
@@ -117,7 +125,7 @@ impl Client {
     fn agree(&mut self, start: &Start) -> Result<()> {
         self.pump.upper.open(self.peer, start.size, start.send_slots(), start.receive_buffers());
         self.send(Op::Start, control::encode(start))?;
-        let answer = self.receive(self.timeout)?;
+        let answer = self.receive(self.timeout, Heed::Interrupts)?;
         self.agreed = true;
         match answer {
             (Op::Ready, _) => Ok(()),
@@ -133,7 +141,7 @@ impl Client {
     /// STOP, until RESULT.
     pub(crate) fn stop(&mut self, limit: Span) -> Result<Outcome> {
         self.send(Op::Stop, Vec::new())?;
-        match self.receive(limit)? {
+        match self.receive(limit, Heed::Nothing)? {
             (Op::Result, body) => control::decode(&body).ok_or_else(|| {
                 Fault::peer(format_args!("the server at {} sent a result that makes no sense", self.addr))
             }),
@@ -148,8 +156,7 @@ impl Client {
     }
 
     /// The next control message of the server; `limit` from now is long enough for it.
-    fn receive(&mut self, limit: Span) -> Result<(Op, Vec<u8>)> {
-        let was_interrupted = interrupt::requested();
+    fn receive(&mut self, limit: Span, heed: Heed) -> Result<(Op, Vec<u8>)> {
         let end = self.pump.driver.now() + limit + GRACE;
         loop {
             let moved = self
@@ -164,12 +171,12 @@ impl Client {
                     return Ok((op, body));
                 }
             }
-            if interrupt::requested() && !was_interrupted {
+            if heed == Heed::Interrupts && interrupt::requested() {
                 return Err(Fault::interrupted());
             }
             if !moved {
                 self.check()?;
-                if self.pump.driver.now() > end {
+                if self.pump.now > end {
                     return Err(self.silent());
                 }
                 self.pump.wait().map_err(Fault::driver)?;
@@ -191,7 +198,7 @@ impl Client {
     /// What to do in a turn in which nothing moved: look whether the server is still there, and wait.
     pub(crate) fn idle(&mut self, meter: &Meter) -> Result<()> {
         self.check()?;
-        if self.pump.driver.now().since(meter.progress_at) > self.timeout + GRACE {
+        if self.pump.now.since(meter.progress_at) > self.timeout + GRACE {
             return Err(self.silent());
         }
         self.pump.wait().map_err(Fault::driver)

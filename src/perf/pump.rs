@@ -16,6 +16,8 @@ pub(crate) struct Pump {
     pub(crate) endpoint: Endpoint,
     pub(crate) driver: UdpDriver,
     pub(crate) upper: PerfUpper,
+    /// When the last turn began. A spinning loop is as fast as it is short, so nothing else in it looks at the clock.
+    pub(crate) now: Time,
     batch: TxBatch,
 }
 
@@ -29,7 +31,7 @@ impl Pump {
     pub(crate) fn new(mut driver: UdpDriver, config: CheckedConfig, seed: [u8; 32]) -> Pump {
         let now = driver.now();
         let endpoint = Endpoint::new(config, driver.local_addr(), seed, now);
-        Pump { endpoint, driver, upper: PerfUpper::new(), batch: TxBatch::new() }
+        Pump { endpoint, driver, upper: PerfUpper::new(), now, batch: TxBatch::new() }
     }
 
     /// The handle of the peer at `addr`; `None` if the table of peers is full.
@@ -44,29 +46,32 @@ impl Pump {
         &mut self,
         work: impl FnOnce(&mut Endpoint, &mut PerfUpper, &mut UdpDriver, Time),
     ) -> io::Result<bool> {
-        let Pump { endpoint, driver, upper, batch } = self;
+        let Pump { endpoint, driver, upper, now: began, batch } = self;
         let mut now = driver.now();
+        *began = now;
         let received = driver.recv(&mut |meta, bytes| endpoint.handle_datagram(now, meta, bytes, upper))?;
         if endpoint.poll_timeout().is_some_and(|t| t <= now) {
             endpoint.handle_timeout(now, upper);
         }
         work(endpoint, upper, driver, now);
-        let mut moved = received > 0;
+        let mut moved_out = false;
         for _ in 0..SENDS_PER_TURN {
+            if moved_out {
+                now = driver.now();
+            }
             if !endpoint.poll_transmit(now, upper, batch) {
                 break;
             }
             driver.send(batch, upper)?;
             batch.clear();
-            moved = true;
-            now = driver.now();
+            moved_out = true;
         }
-        Ok(moved)
+        Ok(received > 0 || moved_out)
     }
 
-    /// Waits as the driver does, until the next deadline or a little while.
+    /// After a turn in which nothing moved: waits as the driver does, until the next deadline or a little while.
     pub(crate) fn wait(&mut self) -> io::Result<()> {
-        let limit = self.driver.now() + NAP;
+        let limit = self.now + NAP;
         self.driver.wait(Some(self.endpoint.poll_timeout().map_or(limit, |t| t.min(limit))))
     }
 

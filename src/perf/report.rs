@@ -7,7 +7,7 @@ use super::client::{Client, ClientArgs, Ended};
 use super::control::{Outcome, Start, Test};
 use crate::exit::{Exit, Fault, Result};
 use crate::report::{Counters, LatencyUs, PathReport};
-use crate::units::{bytes, thousands};
+use crate::units::{size_text, thousands};
 use crate::{interrupt, render};
 
 /// What `srd perf lat|bw|rate` reports. The names are an interface.
@@ -171,7 +171,7 @@ impl PerfReport {
         let mut lines = vec![
             format!(
                 "srd perf {test} to {server}: {} x {depth}, {ways}{}, {duration_s:.2} s{partial}",
-                bytes((*size).into()),
+                size_text(*size),
                 self.mode
             ),
             String::new(),
@@ -190,7 +190,7 @@ impl PerfReport {
             None => "  server       did not report".to_owned(),
         });
         lines.push(String::new());
-        lines.push(PathReport::table(&self.paths).to_string());
+        lines.push(PathReport::table(&self.paths).trim_fmt());
         lines.join("\n")
     }
 }

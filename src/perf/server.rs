@@ -178,7 +178,7 @@ impl News {
         match self {
             News::Began(addr, s) => {
                 let ways = if s.bidir { ", both ways" } else { "" };
-                format!("{addr}: {} {} x {}{ways}", s.test.name(), units::bytes(s.size.into()), s.depth)
+                format!("{addr}: {} {} x {}{ways}", s.test.name(), units::size_text(s.size), s.depth)
             }
             News::Ended(s) => {
                 let end = s.error.as_ref().map_or("done".to_owned(), |e| format!("broken off, {e}"));

@@ -58,7 +58,7 @@ fn drain(client: &mut Client, mut ended: Ended) -> Ended {
         let fault = match turned {
             Err(e) => Fault::driver(e),
             Ok(true) => continue,
-            Ok(false) if client.pump.driver.now().since(last) > patience => client.silent(),
+            Ok(false) if client.pump.now.since(last) > patience => client.silent(),
             Ok(false) => match client.check() {
                 Err(fault) => fault,
                 Ok(()) if interrupt::requested() && ended.fault.is_none() => Fault::interrupted(),
