@@ -181,11 +181,14 @@ pub(crate) fn any_port(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// Asks the kernel whether datagrams to `peer` would leave this host at all, because the protocol itself takes such
-/// trouble for loss and goes on trying.
-pub(crate) fn check_route(peer: SocketAddr) -> Result<()> {
-    let told = UdpSocket::bind(any_port(peer)).and_then(|socket| socket.connect(peer));
-    told.map_err(|e| {
+/// The local address from which datagrams to `peer` would leave this host. Asks the kernel whether they would at all,
+/// because the protocol itself takes such trouble for loss and goes on trying.
+pub(crate) fn check_route(peer: SocketAddr) -> Result<IpAddr> {
+    let told = UdpSocket::bind(any_port(peer)).and_then(|socket| {
+        socket.connect(peer)?;
+        socket.local_addr()
+    });
+    told.map(|local| local.ip()).map_err(|e| {
         use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
         let what = match e.kind() {
             NetworkUnreachable | HostUnreachable => format!("no route to {}; see 'ip route get {0}'", peer.ip()),

@@ -104,8 +104,9 @@ impl Client {
         start.check().map_err(Fault::usage)?;
         interrupt::install()?;
         let addr = args.target.resolve(args.port)?;
-        transport::check_route(addr)?;
-        let local = args.bind.map_or(transport::any_port(addr), |ip| SocketAddr::new(ip, 0));
+        // Bound to one address, the driver can connect its sockets.
+        let ip = transport::check_route(addr)?;
+        let local = SocketAddr::new(args.bind.unwrap_or(ip), 0);
         if local.is_ipv4() != addr.is_ipv4() {
             return Err(Fault::usage(format_args!(
                 "cannot send from {} to {addr}: IPv4 and IPv6 do not mix",

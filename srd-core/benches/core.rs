@@ -68,26 +68,31 @@ impl World {
     /// Moves what either side has to say.
     fn exchange(&mut self) {
         for i in 0..2 {
-            let (a, b) = self.sides.split_at_mut(1);
-            let (from, to) = if i == 0 { (&mut a[0], &mut b[0]) } else { (&mut b[0], &mut a[0]) };
-            for _ in 0..8 {
-                self.now += Span::from_nanos(500);
-                if !from.0.poll_transmit(self.now, &from.1, &mut self.batch) {
-                    break;
-                }
-                for burst in self.batch.bursts() {
-                    self.wire.clear();
-                    burst.copy_to(&from.1, &mut self.wire);
-                    let meta = RxMeta { from: addr(i), to: None, ecn: Ecn::Ect, at: self.now };
-                    for datagram in self.wire.chunks(burst.segment) {
-                        to.0.handle_datagram(self.now, &meta, datagram, &mut to.1);
-                    }
-                }
-                self.batch.clear();
+            self.hop(i);
+        }
+    }
+
+    /// Moves what side `i` has to say.
+    fn hop(&mut self, i: usize) {
+        let (a, b) = self.sides.split_at_mut(1);
+        let (from, to) = if i == 0 { (&mut a[0], &mut b[0]) } else { (&mut b[0], &mut a[0]) };
+        for _ in 0..8 {
+            self.now += Span::from_nanos(500);
+            if !from.0.poll_transmit(self.now, &from.1, &mut self.batch) {
+                break;
             }
-            if from.0.poll_timeout().is_some_and(|t| t <= self.now) {
-                from.0.handle_timeout(self.now, &mut from.1);
+            for burst in self.batch.bursts() {
+                self.wire.clear();
+                burst.copy_to(&from.1, &mut self.wire);
+                let meta = RxMeta { from: addr(i), to: None, ecn: Ecn::Ect, at: self.now };
+                for datagram in self.wire.chunks(burst.segment) {
+                    to.0.handle_datagram(self.now, &meta, datagram, &mut to.1);
+                }
             }
+            self.batch.clear();
+        }
+        if from.0.poll_timeout().is_some_and(|t| t <= self.now) {
+            from.0.handle_timeout(self.now, &mut from.1);
         }
     }
 
@@ -117,5 +122,34 @@ fn connected_cores(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, connected_cores);
+/// One small message at a time, there and back: what the protocol adds to the latency, and what it does afterwards.
+fn ping_pong(c: &mut Criterion) {
+    const ROUNDS: u64 = 1000;
+    let mut group = c.benchmark_group("connected_cores/ping_pong");
+    group.throughput(Throughput::Elements(ROUNDS));
+    let mut world = World::new(64);
+    world.transfer(1000, 64);
+    let peers = [1, 0].map(|to: usize| {
+        let side = &mut world.sides[1 - to].0;
+        side.peer(addr(to), 8972).expect("room for a peer")
+    });
+    group.bench_function("64", |b| {
+        b.iter(|| {
+            let before: Vec<_> = world.sides.iter().map(|(endpoint, _)| *endpoint.stats()).collect();
+            for _ in 0..ROUNDS {
+                for from in 0..2 {
+                    let out = Outbound { token: Token(0), header_len: 8, len: 64, rnr: RnrRetry::Forever };
+                    world.sides[from].0.send(world.now, peers[from], out).expect("room in the queue");
+                    world.hop(from);
+                }
+            }
+            // Each message takes the acknowledgement of the last one along; only keeping alive may add something.
+            let sent = |i: usize| world.sides[i].0.stats().tx_packets - before[i].tx_packets;
+            assert!(sent(0) <= ROUNDS + 1 && sent(1) <= ROUNDS + 1, "{} and {}", sent(0), sent(1));
+        })
+    });
+    group.finish();
+}
+
+criterion_group!(benches, connected_cores, ping_pong);
 criterion_main!(benches);

@@ -11,7 +11,7 @@ use srd_core::{Driver, Gather, MIN_DATAGRAM, RxMeta, SourcePort, Time, TxBatch};
 use crate::clock::Clock;
 use crate::error::BindError;
 use crate::options::{UdpOptions, WaitMode};
-use crate::rx::Receiver;
+use crate::rx::{Assists, Receiver};
 use crate::socket::{self, MainInfo};
 use crate::stats::UdpStats;
 use crate::sys;
@@ -38,6 +38,8 @@ pub struct UdpDriver {
     rx: Receiver,
     tx: Sender,
     waker: Waker,
+    /// The last reading of the clock, until it is used as the time of an arrival.
+    read: Option<Time>,
     /// When something last moved, for [`WaitMode::Adaptive`].
     moved: Time,
     stats: UdpStats,
@@ -51,9 +53,10 @@ pub struct UdpInfo {
     pub recv_buffer: usize,
     /// Most datagrams per segmentation-offload call; `None` if it is off, asked for or found not to work.
     pub gso_segments: Option<usize>,
-    /// Whether the kernel coalesces what arrives.
+    /// Whether the kernel coalesces what arrives, when much does.
     pub gro: bool,
-    /// Whether the kernel stamps what arrives; else the time of reading counts.
+    /// Whether the kernel stamps what arrives; else the time of reading counts. A spinning driver lets it do so only when
+    /// much arrives.
     pub timestamps: bool,
 }
 
@@ -78,9 +81,14 @@ impl UdpDriver {
         let local = main.local_addr().map_err(os)?.as_socket().expect("an IP socket has an IP address");
         let waker = Waker::new().map_err(os)?;
         let tx = Sender::new(local, &options, socket::knows_gso(&main));
-        let (clock, rx) = (Clock::new(), Receiver::new());
+        let rx = Receiver::new(Assists {
+            gro: info.gro,
+            // Whoever sleeps in between needs the time at which the kernel saw a datagram.
+            timestamps: info.timestamps && options.wait == WaitMode::Spin,
+        });
+        let clock = Clock::new();
         let stats = UdpStats::default();
-        Ok(UdpDriver { main, local, options, info, clock, rx, tx, waker, moved: Time::ZERO, stats })
+        Ok(UdpDriver { main, local, options, info, clock, rx, tx, waker, read: None, moved: Time::ZERO, stats })
     }
 
     /// A handle by which other threads end [`wait`](Driver::wait).
@@ -122,11 +130,13 @@ impl UdpDriver {
 
 impl Driver for UdpDriver {
     fn now(&mut self) -> Time {
-        self.clock.now()
+        let now = self.clock.now();
+        self.read = Some(now);
+        now
     }
 
     fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> io::Result<usize> {
-        let received = self.rx.recv(&self.main, &self.clock, &mut self.stats, sink)?;
+        let received = self.rx.recv(&self.main, &self.clock, self.read.take(), &mut self.stats, sink)?;
         if received > 0 && self.options.wait != WaitMode::Spin {
             self.moved = self.clock.now();
         }
@@ -146,10 +156,8 @@ impl Driver for UdpDriver {
     fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
         match self.sleep_time(until) {
             Some(timeout) => self.waker.sleep(self.main.as_fd(), timeout),
-            None => {
-                std::hint::spin_loop();
-                Ok(())
-            }
+            // No pause: the system call that looks for arrivals is one.
+            None => Ok(()),
         }
     }
 

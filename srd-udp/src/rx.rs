@@ -23,22 +23,49 @@ pub(crate) struct Receiver {
     buf: Box<[u8]>,
     from: RawAddr,
     control: Control,
+    /// What the kernel may be asked to do when much arrives.
+    assists: Assists,
+    /// Whether it is asked to.
+    assisted: bool,
+    /// Datagrams since the socket was last found empty.
+    run: u32,
+    /// Runs of a single datagram, one after the other.
+    lone: u32,
     /// Buffers to try for in the next call. Starts at 1, so that a lone datagram is handed over without asking for a
     /// second one first; doubles while there is more.
     quota: u32,
 }
 
+/// What the kernel does to help when much arrives: worth 10x in bulk, but each datagram that comes alone is 0.3 us later
+/// for it (of 2 us half a round trip).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Assists {
+    /// Coalescing.
+    pub gro: bool,
+    /// Arrival timestamps. While datagrams come one by one, the time of reading is as good for a loop that spins.
+    pub timestamps: bool,
+}
+
+/// So many datagrams in one go are a crowd.
+const CROWD: u32 = 4;
+/// After so many datagrams in a row that came alone, the next one is expected to, too.
+const LONE: u32 = 64;
+
 impl Receiver {
-    pub(crate) fn new() -> Receiver {
+    /// For a socket that has the `assists` switched on.
+    pub(crate) fn new(assists: Assists) -> Receiver {
         let buf = vec![0; BUFFER].into_boxed_slice();
-        Receiver { buf, from: RawAddr::EMPTY, control: Control::new(), quota: 1 }
+        let (from, control) = (RawAddr::EMPTY, Control::new());
+        Receiver { buf, from, control, assists, assisted: true, run: 0, lone: 0, quota: 1 }
     }
 
-    /// Hands over what has arrived at `socket`, within bounds, and returns the number of datagrams.
+    /// Hands over what has arrived at `socket`, within bounds, and returns the number of datagrams. `now` is a reading of
+    /// the clock from just before, if there is one.
     pub(crate) fn recv(
         &mut self,
         socket: &impl AsFd,
         clock: &Clock,
+        mut now: Option<Time>,
         stats: &mut UdpStats,
         sink: &mut dyn FnMut(&RxMeta, &[u8]),
     ) -> io::Result<usize> {
@@ -46,9 +73,12 @@ impl Receiver {
         for _ in 0..self.quota {
             let Some(len) = self.next_buffer(socket.as_fd(), stats)? else {
                 self.quota = 1;
+                self.note_empty(socket.as_fd());
                 return Ok(datagrams);
             };
-            datagrams += self.hand_over(len, clock, stats, sink);
+            let count = self.hand_over(len, clock, now.take(), stats, sink);
+            self.note(socket.as_fd(), count as u32);
+            datagrams += count;
             bytes += len;
             if bytes >= BYTES_PER_CALL {
                 return Ok(datagrams);
@@ -56,6 +86,40 @@ impl Receiver {
         }
         self.quota = (self.quota * 2).min(BUFFERS_PER_CALL);
         Ok(datagrams)
+    }
+
+    /// Datagrams were there.
+    fn note(&mut self, fd: BorrowedFd<'_>, datagrams: u32) {
+        self.run = self.run.saturating_add(datagrams);
+        if self.run >= CROWD && !self.assisted {
+            self.assist(fd, true);
+        }
+    }
+
+    /// The socket is empty.
+    fn note_empty(&mut self, fd: BorrowedFd<'_>) {
+        match std::mem::take(&mut self.run) {
+            0 => {}
+            1 => {
+                self.lone += 1;
+                if self.lone >= LONE && self.assisted {
+                    self.assist(fd, false);
+                }
+            }
+            _ => self.lone = 0,
+        }
+    }
+
+    fn assist(&mut self, fd: BorrowedFd<'_>, on: bool) {
+        self.assisted = on;
+        self.lone = 0;
+        // These options have been set before. If it fails nevertheless, then it works as it did.
+        if self.assists.gro {
+            let _ = sys::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, on.into());
+        }
+        if self.assists.timestamps {
+            let _ = sys::set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, on.into());
+        }
     }
 
     /// Fills the buffer; `None` if nothing has arrived.
@@ -86,6 +150,7 @@ impl Receiver {
         &mut self,
         len: usize,
         clock: &Clock,
+        now: Option<Time>,
         stats: &mut UdpStats,
         sink: &mut dyn FnMut(&RxMeta, &[u8]),
     ) -> usize {
@@ -93,7 +158,7 @@ impl Receiver {
         let Some(from) = self.from.get() else { return 0 };
         let at: Time = match arrival.realtime_ns {
             Some(stamp) => clock.reading().convert(stamp),
-            None => clock.now(),
+            None => now.unwrap_or_else(|| clock.now()),
         };
         let meta = RxMeta { from, to: arrival.to, ecn: arrival.ecn, at };
         stats.rx_buffers += 1;

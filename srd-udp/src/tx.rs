@@ -55,7 +55,8 @@ struct Gso {
 /// Where the datagrams of a call go, and how.
 struct Call<'a> {
     fd: BorrowedFd<'a>,
-    to: RawAddr,
+    /// `None`: the peer that the socket is connected to.
+    to: Option<RawAddr>,
     control: Control,
 }
 
@@ -86,11 +87,12 @@ impl Sender {
     /// Sends one burst, or counts why not.
     pub(crate) fn send(&mut self, burst: &Burst<'_>, mem: &dyn Gather, stats: &mut UdpStats) {
         let datagrams = burst.datagrams();
-        let Some(socket) = self.pool.get(burst.port, stats) else {
+        let Some(path) = self.pool.get(burst.port, burst.to, stats) else {
             stats.dropped_other += datagrams as u64;
             return;
         };
-        let call = Call { fd: socket.as_fd(), to: RawAddr::new(burst.to), control: control(burst, self.wildcard) };
+        let to = (path.peer != Some(burst.to)).then(|| RawAddr::new(burst.to));
+        let call = Call { fd: path.socket.as_fd(), to, control: control(burst, self.wildcard) };
 
         let retry = Retry { polite: self.polite };
         let mut list: ArrayVec<IoSlice<'_>, MAX_PIECES> = ArrayVec::new();
@@ -166,7 +168,7 @@ impl Gso {
                 if self.pretend_eio {
                     return Err(io::Error::from_raw_os_error(libc::EIO));
                 }
-                sys::send(call.fd, &call.to, &list, &control)
+                sys::send(call.fd, call.to.as_ref(), &list, &control)
             });
             match result {
                 Ok(()) => {
@@ -194,7 +196,7 @@ fn is_refusal(e: &io::Error) -> bool {
 
 /// Sends one datagram.
 fn send_small(call: &Call<'_>, bytes: &[u8], retry: Retry, stats: &mut UdpStats) {
-    match retry.run(call.fd, stats, || sys::send_small(call.fd, &call.to, bytes, &call.control)) {
+    match retry.run(call.fd, stats, || sys::send_small(call.fd, call.to.as_ref(), bytes, &call.control)) {
         Ok(()) => stats.singles += 1,
         Err(e) => count_dropped(&e, 1, stats),
     }
@@ -216,8 +218,8 @@ fn send_singles(call: &Call<'_>, pieces: &mut Pieces<'_>, segment: usize, retry:
         let mut done = 0;
         while let Some(rest) = datagrams.get(done..).filter(|rest| !rest.is_empty()) {
             let result = retry.run(call.fd, stats, || match rest {
-                [one] => sys::send(call.fd, &call.to, one, &call.control).map(|()| 1),
-                many => sys::send_many(call.fd, &call.to, many, &call.control),
+                [one] => sys::send(call.fd, call.to.as_ref(), one, &call.control).map(|()| 1),
+                many => sys::send_many(call.fd, call.to.as_ref(), many, &call.control),
             });
             first.get_or_insert(result.is_ok());
             done += match result {

@@ -13,11 +13,16 @@ pub(crate) const MAX_MESSAGES: usize = 64;
 
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// A message header for sending `iov` to `to`. The kernel only reads what it points to.
-fn header(to: &RawAddr, iov: &[IoSlice<'_>], control: &Control) -> libc::msghdr {
+/// Pointer to and length of the address, null for none.
+fn raw_name(to: Option<&RawAddr>) -> (*const libc::c_void, u32) {
+    to.map_or((std::ptr::null(), 0), RawAddr::as_ptr)
+}
+
+/// A message header for sending `iov` to `to`, or to where the socket is connected. The kernel only reads what it points to.
+fn header(to: Option<&RawAddr>, iov: &[IoSlice<'_>], control: &Control) -> libc::msghdr {
     // SAFETY: msghdr is a plain C struct of integers and pointers, for which all-zero is a value.
     let mut hdr: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    let (name, name_len) = to.as_ptr();
+    let (name, name_len) = raw_name(to);
     hdr.msg_name = name.cast_mut();
     hdr.msg_namelen = name_len;
     // IoSlice has the layout of iovec on Unix (documented in std).
@@ -31,11 +36,11 @@ fn header(to: &RawAddr, iov: &[IoSlice<'_>], control: &Control) -> libc::msghdr 
     hdr
 }
 
-/// Sends the bytes of `iov` to `to` as one datagram, or several if `control` names a segment size. Never blocks.
+/// Sends the bytes of `iov` to `to` (`None`: where the socket is connected) as one datagram, or several if `control` names a segment size. Never blocks.
 ///
 /// # Errors
 /// The kernel's answer, `EINTR` included.
-pub(crate) fn send(fd: BorrowedFd<'_>, to: &RawAddr, iov: &[IoSlice<'_>], control: &Control) -> io::Result<()> {
+pub(crate) fn send(fd: BorrowedFd<'_>, to: Option<&RawAddr>, iov: &[IoSlice<'_>], control: &Control) -> io::Result<()> {
     let hdr = header(to, iov, control);
     // SAFETY: every pointer of `hdr` comes from a reference that outlives the call (`to`, `iov`, the slices in it,
     // `control`), with its true length, and sendmsg only reads through them. The descriptor is borrowed, so it is open.
@@ -49,13 +54,13 @@ pub(crate) fn send(fd: BorrowedFd<'_>, to: &RawAddr, iov: &[IoSlice<'_>], contro
 ///
 /// # Errors
 /// The kernel's answer, `EINTR` included.
-pub(crate) fn send_small(fd: BorrowedFd<'_>, to: &RawAddr, bytes: &[u8], control: &Control) -> io::Result<()> {
+pub(crate) fn send_small(fd: BorrowedFd<'_>, to: Option<&RawAddr>, bytes: &[u8], control: &Control) -> io::Result<()> {
     if !control.bytes().is_empty() {
         return send(fd, to, &[IoSlice::new(bytes)], control);
     }
-    let (name, name_len) = to.as_ptr();
-    // SAFETY: both pointers come from references that outlive the call, with their true lengths, and sendto only reads
-    // through them; `to` holds a socket address. The descriptor is borrowed, so it is open.
+    let (name, name_len) = raw_name(to);
+    // SAFETY: the pointers come from references that outlive the call, with their true lengths, and sendto only reads
+    // through them; the name is a socket address, or null. The descriptor is borrowed, so it is open.
     let sent =
         unsafe { libc::sendto(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), FLAGS, name.cast(), name_len) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -71,7 +76,7 @@ pub(crate) fn send_small(fd: BorrowedFd<'_>, to: &RawAddr, bytes: &[u8], control
 /// With more than [`MAX_MESSAGES`] datagrams.
 pub(crate) fn send_many(
     fd: BorrowedFd<'_>,
-    to: &RawAddr,
+    to: Option<&RawAddr>,
     datagrams: &[&[IoSlice<'_>]],
     control: &Control,
 ) -> io::Result<usize> {
