@@ -235,6 +235,7 @@ impl TxBatch {
         debug_assert!(len <= burst.segment, "segments must not grow");
     }
 
+    #[inline]
     fn current(&mut self) -> &mut BurstHead {
         self.bursts.last_mut().expect("in a burst")
     }
@@ -304,6 +305,8 @@ impl BurstWriter<'_> {
 }
 
 impl Sink for TxBatch {
+    // Inlined, copies of fixed length become a few moves.
+    #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let start = self.arena.len() as u32;
         self.arena.extend_from_slice(bytes);

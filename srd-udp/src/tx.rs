@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
-use srd_core::{Burst, Gather};
+use srd_core::{Burst, Gather, Part};
 
 use crate::options::{Offload, UdpOptions, WaitMode};
 use crate::stats::UdpStats;
@@ -95,6 +95,11 @@ impl Sender {
         let call = Call { fd: path.socket.as_fd(), to, control: control(burst, self.wildcard) };
 
         let retry = Retry { polite: self.polite };
+        if let [Part::Inline { start, len }] = *burst.parts
+            && datagrams == 1
+        {
+            return send_small(&call, burst.inline(start, len), retry, stats);
+        }
         let mut list: ArrayVec<IoSlice<'_>, MAX_PIECES> = ArrayVec::new();
         let mut gathered = burst.len > SMALL_PIECE * burst.parts.len();
         if gathered {

@@ -141,8 +141,8 @@ impl Conn {
         batch: &mut TxBatch,
     ) {
         let avoid = if outbox.has_again() { self.lost_on } else { None };
-        let path = self.pick(cx, avoid);
         let rate = self.cc.rate();
+        let path = self.paths.pick(cx.now, rate, avoid, cx.granularity, &self.sent);
         let window = self.cc.window();
         let room = window.saturating_sub(self.in_flight).max(1);
         let timely = (rate * cx.config.burst_time.as_secs_f64()) as u64;
@@ -197,8 +197,9 @@ impl Conn {
                 self.write_ack_packet(cx, upper, segment, batch);
             }
         }
-        let credit = cx.granularity.min(Span::from_secs_f64(f64::from(cx.config.max_burst) / rate))
-            + Span::from_secs_f64(2.0 * datagram as f64 / rate);
+        let per_byte = 1.0 / rate;
+        let credit = cx.granularity.min(Span::from_secs_f64(f64::from(cx.config.max_burst) * per_byte))
+            + Span::from_secs_f64(2.0 * datagram as f64 * per_byte);
         self.pacer.on_sent(cx.now, bytes, rate, credit);
         if !outbox.has_again() {
             self.lost_on = None;
