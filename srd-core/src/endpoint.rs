@@ -473,6 +473,7 @@ impl Endpoint {
         self.by_addr.get(&addr).copied()
     }
 
+    #[cold]
     fn handle_init<U: Upper>(&mut self, now: Time, meta: &RxMeta, init: &Init, len: usize, upper: &mut U) {
         if self.draining {
             return;
@@ -533,6 +534,7 @@ impl Endpoint {
         self.make_ready(index);
     }
 
+    #[cold]
     fn handle_retry(&mut self, now: Time, retry: &Retry) {
         let Some(index) = self.find(retry.to) else {
             self.stats.rx_unknown += 1;
@@ -542,6 +544,7 @@ impl Endpoint {
         self.make_ready(index);
     }
 
+    #[cold]
     fn handle_accept<U: Upper>(&mut self, now: Time, accept: &Accept, upper: &mut U) {
         let Some(index) = self.find(accept.to) else {
             self.stats.rx_unknown += 1;
@@ -563,6 +566,7 @@ impl Endpoint {
         self.make_ready(index);
     }
 
+    #[cold]
     fn handle_unknown<U: Upper>(&mut self, now: Time, meta: &RxMeta, unknown: &Unknown, upper: &mut U) {
         let Some(index) = self.find_addr(meta, unknown.port) else {
             self.stats.rx_unknown += 1;
@@ -585,6 +589,7 @@ impl Endpoint {
         self.reopen_if_needed(now, index);
     }
 
+    #[cold]
     fn handle_close<U: Upper>(&mut self, now: Time, meta: &RxMeta, close: &Close, len: usize, upper: &mut U) {
         let closed = Closed { cid: close.cid, port: self.local.port() };
         if let Some(index) = self.find(close.cid) {
@@ -608,6 +613,7 @@ impl Endpoint {
         self.reply_stray(now, meta, close.port, len, |out| closed.encode(out));
     }
 
+    #[cold]
     fn handle_closed<U: Upper>(&mut self, now: Time, meta: &RxMeta, closed: &Closed, upper: &mut U) {
         if let Some(index) = self.find_addr(meta, closed.port)
             && let State::Closing(closing) = &self.peers[index].state
@@ -629,6 +635,7 @@ impl Endpoint {
         self.make_ready(index);
     }
 
+    #[cold]
     fn reply_stray(
         &mut self,
         now: Time,

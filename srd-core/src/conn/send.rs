@@ -170,6 +170,7 @@ impl Conn {
                 Load::Data,
                 limit,
                 ack_first && packets == 0,
+                packets == 0,
                 last,
                 outbox,
                 upper,
@@ -209,6 +210,7 @@ impl Conn {
         }
     }
 
+    #[cold]
     fn send_ping<U: Upper>(
         &mut self,
         cx: &mut Cx<'_>,
@@ -228,6 +230,7 @@ impl Conn {
             size.max(self.datagram.into()),
             false,
             true,
+            true,
             outbox,
             upper,
             batch,
@@ -235,6 +238,7 @@ impl Conn {
     }
 
     /// Sends the payload of the oldest packet again, on another path, without a verdict on it.
+    #[cold]
     fn send_tail_probe<U: Upper>(
         &mut self,
         cx: &mut Cx<'_>,
@@ -319,6 +323,7 @@ impl Conn {
         load: Load,
         limit: usize,
         with_ack: bool,
+        first: bool,
         last: bool,
         outbox: &mut Outbox,
         upper: &U,
@@ -361,8 +366,11 @@ impl Conn {
         let len = batch.packet_len();
         let more = outbox.is_waiting() && !last;
         if load == Load::Data && more && len < limit && len * 8 >= limit * 7 {
-            // Nearly full: fill up, so that all segments of the burst are equal.
-            batch.pad(limit - len);
+            // Nearly full: fill up, so that all segments of the burst are equal. Not the first one if what comes next is
+            // no longer: then its length is theirs.
+            if !first || !outbox.next_fits(len - TRACKED_HEADER, full_room) {
+                batch.pad(limit - len);
+            }
         }
         if again || !outbox.is_waiting() || self.in_flight + len as u64 >= self.cc.window() {
             set |= flags::ACK_NOW;
