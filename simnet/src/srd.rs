@@ -472,6 +472,6 @@ impl std::fmt::Debug for SrdNode {
 
 /// The host behind a peer's handle. A peer's address is that of its main port.
 fn host_of(endpoint: &Endpoint, peer: PeerId) -> Option<HostId> {
-    let addr = Addr::from_socket(endpoint.peer_addr(peer))?;
+    let addr = Addr::from_socket(endpoint.peer_addr(peer)?)?;
     if addr.port == MAIN_PORT { addr.host() } else { None }
 }
