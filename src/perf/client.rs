@@ -6,7 +6,7 @@ use clap::Args;
 use srd::{Driver as _, Failure, PeerId, Span, Time};
 
 use super::control::{self, Op, Outcome, Reason, Start};
-use super::pump::Pump;
+use super::pump::{self, Pump};
 use super::{DEFAULT_PORT, cpu};
 use crate::exit::{Fault, Result};
 use crate::progress::Progress;
@@ -114,7 +114,7 @@ impl Client {
         }
         let config = args.transport.config(local, args.connect_timeout)?;
         let driver = args.transport.bind(local)?;
-        let mut pump = Pump::new(driver, config, transport::seed()?);
+        let mut pump = pump::start(driver, config, transport::seed()?);
         let peer = pump.peer(addr).ok_or_else(|| Fault::setup("the table of peers is full"))?;
         let mut client = Client { pump, peer, addr, timeout: args.connect_timeout, agreed: false };
         client.agree(start)?;
@@ -151,7 +151,7 @@ impl Client {
 
     fn send(&mut self, op: Op, body: Vec<u8>) -> Result<()> {
         let peer = self.peer;
-        let turned = self.pump.turn(|endpoint, upper, _, now| upper.send_control(endpoint, now, peer, op, body));
+        let turned = self.pump.turn_with(|endpoint, upper, _, now| upper.send_control(endpoint, now, peer, op, body));
         turned.map(|_| ()).map_err(Fault::driver)
     }
 
@@ -161,7 +161,7 @@ impl Client {
         loop {
             let moved = self
                 .pump
-                .turn(|_, upper, _, _| {
+                .turn_with(|_, upper, _, _| {
                     upper.recycle();
                     upper.samples.clear();
                 })
@@ -179,7 +179,7 @@ impl Client {
                 if self.pump.now > end {
                     return Err(self.silent());
                 }
-                self.pump.wait().map_err(Fault::driver)?;
+                pump::wait(&mut self.pump).map_err(Fault::driver)?;
             }
         }
     }
@@ -201,7 +201,7 @@ impl Client {
         if self.pump.now.since(meter.progress_at) > self.timeout + GRACE {
             return Err(self.silent());
         }
-        self.pump.wait().map_err(Fault::driver)
+        pump::wait(&mut self.pump).map_err(Fault::driver)
     }
 
     /// The server does not answer, although the protocol has not noticed.

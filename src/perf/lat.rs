@@ -33,7 +33,7 @@ fn ping(client: &mut Client, args: &ClientArgs) -> Ended {
     // The last round trip, until there is time to record it: while nothing arrives.
     let mut sample: Option<Span> = None;
     loop {
-        let turned = client.pump.turn(|endpoint, upper, driver, now| {
+        let turned = client.pump.turn_with(|endpoint, upper, driver, now| {
             let answered = upper.recycle() > 0;
             if !answered && let Some(span) = sample.take() {
                 upper.samples.clear();

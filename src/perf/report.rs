@@ -5,6 +5,7 @@ use srd::Span;
 
 use super::client::{Client, ClientArgs, Ended};
 use super::control::{Outcome, Start, Test};
+use super::pump;
 use crate::exit::{Exit, Fault, Result};
 use crate::report::{Counters, LatencyUs, PathReport};
 use crate::units::{size_text, thousands};
@@ -89,7 +90,7 @@ pub(crate) fn finish(mut client: Client, args: &ClientArgs, start: &Start, mut e
     }
     // Whoever is gone hears no good-bye.
     let goodbye = if outcome.is_some() { GOODBYE } else { Span::ZERO };
-    client.pump.close(goodbye).map_err(Fault::driver)?;
+    pump::close(&mut client.pump, goodbye).map_err(Fault::driver)?;
     if interrupt::requested() && ended.fault.is_none() {
         ended.fault = Some(Fault::interrupted());
     }

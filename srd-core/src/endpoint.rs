@@ -27,7 +27,7 @@ use crate::wire::{Accept, Close, Closed, DecodeError, Hello, Init, Packet, Retry
 /// A peer of an endpoint; connections to it come and go underneath. One that the application asked for stays valid as long
 /// as the endpoint; one that came by itself may be forgotten when it has no connection and its place is needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct PeerId(u32);
+pub struct PeerId(pub u32);
 
 impl PeerId {
     fn new(slot: usize, generation: u32) -> PeerId {

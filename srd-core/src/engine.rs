@@ -1,7 +1,7 @@
 //! The run loop that joins an endpoint, a driver and an upper storey. It does no I/O of its own.
 //!
 //! ```text
-//! receive -> feed -> timers -> transmit -> (wait)
+//! receive -> feed -> timers -> work -> transmit -> (wait)
 //! ```
 
 use std::io;
@@ -22,14 +22,17 @@ pub struct Engine<D, U> {
     pub driver: D,
     /// What owns the messages.
     pub upper: U,
+    /// When the last turn began. A spinning loop is as fast as it is short: what can do with this time need not read the
+    /// clock.
+    pub now: Time,
     batch: TxBatch,
 }
 
 /// Batches sent per turn before receiving again, so that neither direction starves the other.
 const SENDS_PER_TURN: usize = 4;
 
-/// Receive calls before due timers run, as long as more arrives.
-const RECEIVES_BEFORE_TIMERS: usize = 16;
+/// Receive calls of a turn that comes late, as long as more arrives.
+const LATE_RECEIVES: usize = 16;
 
 /// A timer that is so late was held up by our own host.
 const LATE: Span = Span::from_millis(1);
@@ -37,7 +40,7 @@ const LATE: Span = Span::from_millis(1);
 impl<D: Driver, U: Upper> Engine<D, U> {
     /// Joins the three.
     pub fn new(endpoint: Endpoint, driver: D, upper: U) -> Engine<D, U> {
-        Engine { endpoint, driver, upper, batch: TxBatch::new() }
+        Engine { endpoint, driver, upper, now: Time::ZERO, batch: TxBatch::new() }
     }
 
     /// One turn without blocking: receives a bounded batch, runs due timers, sends a bounded number of batches. Returns
@@ -46,21 +49,30 @@ impl<D: Driver, U: Upper> Engine<D, U> {
     /// # Errors
     /// What the driver reports as fatal.
     pub fn turn(&mut self) -> io::Result<bool> {
-        let Engine { endpoint, driver, upper, batch } = self;
+        self.turn_with(|_, _, _, _| ())
+    }
+
+    /// A [`turn`](Self::turn) with `work` between receiving and sending: what it sends in answer to what has just arrived
+    /// leaves at once, and the acknowledgement travels with it. `work` gets the time of the turn's beginning.
+    ///
+    /// # Errors
+    /// What the driver reports as fatal.
+    pub fn turn_with(&mut self, work: impl FnOnce(&mut Endpoint, &mut U, &mut D, Time)) -> io::Result<bool> {
+        let Engine { endpoint, driver, upper, now: began, batch } = self;
         let mut now = driver.now();
+        *began = now;
         let mut receive =
             |endpoint: &mut Endpoint| driver.recv(&mut |meta, bytes| endpoint.handle_datagram(now, meta, bytes, upper));
         let mut moved = receive(endpoint)? > 0;
-        if endpoint.poll_timeout().is_some_and(|t| t <= now) {
-            // We are late: acknowledgements may wait in the socket. Hear them before a timer judges their packets.
-            let late = endpoint.poll_timeout().is_some_and(|t| t != Time::ZERO && t + LATE <= now);
-            let mut more = moved && late;
-            for _ in 0..RECEIVES_BEFORE_TIMERS {
+        if let Some(due) = endpoint.poll_timeout()
+            && due <= now
+        {
+            // When we are late, acknowledgements may wait in the socket: hear them before a timer judges their packets.
+            let mut more = moved && due != Time::ZERO && due + LATE <= now;
+            for _ in 0..LATE_RECEIVES {
                 more = more && receive(endpoint)? > 0;
             }
-            if endpoint.poll_timeout().is_some_and(|t| t <= now) {
-                endpoint.handle_timeout(now, upper);
-            }
+            endpoint.handle_timeout(now, upper);
         }
         while let Some(peer) = endpoint.poll_new_peer() {
             if let Some(addr) = endpoint.peer_addr(peer) {
@@ -68,14 +80,17 @@ impl<D: Driver, U: Upper> Engine<D, U> {
                 endpoint.set_link_datagram(peer, max);
             }
         }
-        for _ in 0..SENDS_PER_TURN {
+        work(endpoint, upper, driver, now);
+        for i in 0..SENDS_PER_TURN {
+            if i > 0 {
+                now = driver.now();
+            }
             if !endpoint.poll_transmit(now, upper, batch) {
                 break;
             }
             driver.send(batch, upper)?;
             batch.clear();
             moved = true;
-            now = driver.now();
         }
         Ok(moved)
     }

@@ -155,8 +155,7 @@ impl Outbox {
 
     /// The message whose turn it is.
     fn front(&self) -> Option<u32> {
-        let (first, second) =
-            if self.serving_long { (&self.long, &self.short) } else { (&self.short, &self.long) };
+        let (first, second) = if self.serving_long { (&self.long, &self.short) } else { (&self.short, &self.long) };
         first.front().or(second.front()).copied()
     }
 

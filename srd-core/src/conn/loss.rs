@@ -357,9 +357,7 @@ impl Conn {
             }
         }
         let sent = &self.sent;
-        lost.retain(|&pn| {
-            sent.get(pn).is_some_and(|s| blamed[usize::from(s.path / 64)] & (1 << (s.path % 64)) != 0)
-        });
+        lost.retain(|&pn| sent.get(pn).is_some_and(|s| blamed[usize::from(s.path / 64)] & (1 << (s.path % 64)) != 0));
         self.lost_scratch = lost;
         if self.lost_scratch.is_empty() {
             // The peer is silent altogether. That proves no loss: it may not have been scheduled. Ask, with what is
