@@ -265,6 +265,7 @@ impl Endpoint {
     /// A snapshot of a peer; default values (but for the number of messages) if there is no connection.
     pub fn peer_stats(&self, peer: PeerId) -> PeerStats {
         let Some(peer) = self.get(peer) else { return PeerStats::default() };
+        if std::env::var("DBG").is_ok() { eprintln!("OUTBOX {:?} {}", peer.outbox, match peer.conn() {Some(c)=>c.dbg(),None=>String::new()}); }
         match peer.conn() {
             Some(conn) => conn.snapshot(&peer.outbox),
             None => PeerStats { messages: peer.outbox.live(), ..PeerStats::default() },
@@ -406,6 +407,7 @@ impl Endpoint {
             packet_window: config.packet_window,
             message_window: config.message_window,
             max_message: config.max_message,
+            max_partials: config.max_partial_messages,
             first_pn: Seq(number()),
             first_message: Seq(number()),
             max_ack_delay_us: config.max_ack_delay.as_nanos().div_ceil(1000).min(100_000) as u32,
@@ -597,6 +599,11 @@ impl Endpoint {
                 State::Opening(_) | State::Idle => return,
             };
             if !agreed {
+                if let State::Open { conn, .. } = &mut peer.state {
+                    // Its number is younger than the good-bye, so the other side takes that back.
+                    conn.request_ping();
+                    self.make_ready(index);
+                }
                 return;
             }
             // Nothing of ours is lost when an idle connection closes.

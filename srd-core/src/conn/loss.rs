@@ -264,8 +264,8 @@ impl Conn {
             if self.is_large(s.bytes) {
                 self.large_lost = self.large_lost.saturating_add(1);
             }
-            for piece in self.sent.pieces(&s) {
-                outbox.lost(piece);
+            if !s.probe {
+                self.sent.pieces(&s).for_each(|piece| outbox.lost(piece));
             }
         }
         self.lost_scratch = lost;

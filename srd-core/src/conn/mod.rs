@@ -318,6 +318,7 @@ impl Conn {
         upper: &mut U,
         refused: &mut Vec<(Seq, Refusal)>,
     ) -> Result<(), Fault> {
+        let mut crowded = false;
         for frame in frames {
             match frame? {
                 Frame::Fragment { message, total, offset, header, payload } => {
@@ -335,7 +336,7 @@ impl Conn {
                             }
                             refused.push((message, refusal));
                         }
-                        Taken::Crowded => return Err(Fault::Crowded),
+                        Taken::Crowded => crowded = true,
                         Taken::Violation => return Err(Fault::Violation),
                     }
                 }
@@ -344,7 +345,8 @@ impl Conn {
                 Frame::Refuse(refuse) => self.handle_refuse(cx, &refuse, outbox, upper)?,
             }
         }
-        Ok(())
+        // What could be taken was; the rest comes again because the packet is not acknowledged.
+        if crowded { Err(Fault::Crowded) } else { Ok(()) }
     }
 
     /// The connection ends: places of half-delivered messages go back to the upper storey.
@@ -352,6 +354,7 @@ impl Conn {
         self.inbox.abandon(upper);
     }
 
+    pub(crate) fn dbg(&self) -> String { format!("backoff {} tail {:?} confirmed {} sent {} loss_at {:?} inflight {}", self.backoff, self.tail_probe, self.confirmed, self.sent.len(), self.loss_at, self.in_flight) }
     /// Smoothed RTT of the connection.
     pub(crate) fn srtt(&self) -> Span {
         self.rtt.srtt()

@@ -42,16 +42,20 @@ enum Load {
     Ping(usize),
 }
 
+/// Whether the pieces of a packet are also in another one whose fate is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum CopyOf {
+    Original,
+    Probe,
+}
+
 impl Conn {
     /// Whether data waits and may leave as soon as the pacer allows.
     fn may_send_data(&self, outbox: &Outbox) -> bool {
-        if !self.confirmed
-            || !outbox.sendable(self.remote.message_window)
-            || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window
-        {
+        if !self.confirmed || !outbox.sendable() || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             return false;
         }
-        if self.backoff > 0 {
+        if self.backoff > 0 && self.in_flight > 0 {
             return false;
         }
         // One packet may always be out. Retransmissions may overshoot a little, so that new data cannot hold them up.
@@ -84,6 +88,10 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) -> bool {
+        if self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
+            // Room for new packets is worth more than the memory of lost ones.
+            self.sent.forget(cx.now);
+        }
         let numbers = self.sent.len() + 1 < self.remote.packet_window;
         if let TailProbe::Due(left) = self.tail_probe
             && numbers
@@ -269,7 +277,7 @@ impl Conn {
         } else {
             cx.stats.retransmits += 1;
         }
-        self.finish_packet(cx, path, pieces, flags::ACK_NOW, upper, batch);
+        self.finish_packet(cx, path, pieces, flags::ACK_NOW, CopyOf::Probe, upper, batch);
     }
 
     fn trailer(&self) -> usize {
@@ -338,8 +346,7 @@ impl Conn {
             Load::Data => {
                 while usize::from(pieces) < MAX_PIECES {
                     let room = limit.saturating_sub(batch.packet_len());
-                    let window = self.remote.message_window;
-                    let Some(cut) = outbox.cut(room, pieces == 0, full_room, window) else { break };
+                    let Some(cut) = outbox.cut(room, pieces == 0, full_room) else { break };
                     let header = upper.header(cut.token);
                     self.write_piece(&cut, header, upper, batch);
                     again |= cut.again;
@@ -366,15 +373,17 @@ impl Conn {
         if again || !outbox.is_waiting() || self.in_flight + len as u64 >= self.cc.window() {
             set |= flags::ACK_NOW;
         }
-        self.finish_packet(cx, path, pieces, set, upper, batch)
+        self.finish_packet(cx, path, pieces, set, CopyOf::Original, upper, batch)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what is known of the packet")]
     fn finish_packet<U: Upper>(
         &mut self,
         cx: &mut Cx<'_>,
         path: u8,
         pieces: u8,
         set: u8,
+        copy: CopyOf,
         upper: &U,
         batch: &mut TxBatch,
     ) -> usize {
@@ -393,6 +402,7 @@ impl Conn {
             bytes: len as u16,
             path,
             path_life: self.paths.get(path).life,
+            probe: copy == CopyOf::Probe,
             path_seq: self.paths.next_seq(path),
             delivered: self.delivered,
             delivered_at: self.delivered_at,
