@@ -20,6 +20,8 @@ const GROW_PAUSE: Span = Span::from_secs(10);
 const PROBES_PER_TIMEOUT: u32 = 2;
 /// Timeouts in a row after which silence counts as congestion. The first may be a peer that was not scheduled.
 const CONGESTED_TIMEOUTS: u32 = 2;
+/// Packets that are given up at once when a probe needs a number and the window is used up.
+const GIVEN_UP: u32 = 8;
 /// How long packets that were declared lost are remembered, in retransmission timeouts: until then a late
 /// acknowledgement shows that they were not.
 const LOST_MEMORY: u64 = 4;
@@ -227,6 +229,18 @@ impl Conn {
         let crowded = self.sent.len() > self.remote.packet_window / 2;
         let memory = if crowded { Span::ZERO } else { self.rto(cx)(&self.rtt) * LOST_MEMORY };
         self.sent.forget(cx.now - memory);
+    }
+
+    /// Makes sure that a probe can have a packet number: when the window is used up, the oldest packets are given up.
+    pub(super) fn make_number(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
+        if self.sent.len() + 1 < self.remote.packet_window {
+            return;
+        }
+        let first = self.sent.base();
+        self.lost_scratch.clear();
+        self.lost_scratch.extend((0..GIVEN_UP).map(|i| first.plus(i)));
+        self.declare_lost(cx, LossCause::DeadPath, outbox);
+        self.sent.forget(cx.now);
     }
 
     fn end_round(&mut self, now: Time) {

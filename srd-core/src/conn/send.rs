@@ -61,8 +61,7 @@ impl Conn {
 
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
     pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
-        let numbers = self.sent.len() + 1 < self.remote.packet_window;
-        if numbers && (matches!(self.tail_probe, TailProbe::Due(_)) || self.ping) {
+        if matches!(self.tail_probe, TailProbe::Due(_)) || self.ping {
             return cx.now;
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
@@ -84,20 +83,19 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) -> bool {
-        let numbers = self.sent.len() + 1 < self.remote.packet_window;
-        if let TailProbe::Due(left) = self.tail_probe
-            && numbers
-        {
+        if self.wants_probe(cx, outbox) {
+            self.make_number(cx, outbox);
+        }
+        if let TailProbe::Due(left) = self.tail_probe {
             self.tail_probe = if left > 1 { TailProbe::Due(left - 1) } else { TailProbe::Done };
             self.send_tail_probe(cx, route, outbox, upper, batch);
             return true;
         }
-        if numbers && let Some(path) = self.paths.take_probe(cx.now) {
+        if let Some(path) = self.paths.take_probe(cx.now) {
             self.send_ping(cx, route, path, self.datagram.into(), outbox, upper, batch);
             return true;
         }
-        if numbers
-            && outbox.live() > 0
+        if outbox.live() > 0
             && let Some(size) = self.take_grow_probe(cx.now)
         {
             let path = self.pick(cx, None);
@@ -113,7 +111,7 @@ impl Conn {
         } else if outbox.is_waiting() {
             self.round.limited = true;
         }
-        if self.ping && numbers {
+        if self.ping {
             self.ping = false;
             let path = self.pick(cx, None);
             self.send_ping(cx, route, path, 0, outbox, upper, batch);
@@ -126,6 +124,14 @@ impl Conn {
             return true;
         }
         false
+    }
+
+    /// Whether a packet other than data is to leave that needs a number.
+    fn wants_probe(&self, cx: &Cx<'_>, outbox: &Outbox) -> bool {
+        matches!(self.tail_probe, TailProbe::Due(_))
+            || self.ping
+            || self.paths.next_probe() <= cx.now
+            || (self.grow_at <= cx.now && outbox.live() > 0)
     }
 
     fn pick(&mut self, cx: &Cx<'_>, avoid: Option<u8>) -> u8 {
