@@ -327,6 +327,7 @@ impl Conn {
                 self.reorder_at = self.reorder_at.min(due);
             }
             self.declare_lost(cx, LossCause::Overtaken, outbox);
+            self.forget(cx);
         }
         if self.in_flight == 0 {
             self.loss_at = Time::NEVER;
