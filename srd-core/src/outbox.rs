@@ -119,7 +119,7 @@ impl Outbox {
 
     /// Whether there is something that may be sent, given the window of message ids.
     pub(crate) fn sendable(&self, window: u32) -> bool {
-        !self.again.is_empty() || self.front().is_some_and(|s| self.may_start(s, window))
+        !self.again.is_empty() || self.choose(window).is_some()
     }
 
     /// Whether lost pieces wait; the path that lost the first of them is not known here.
@@ -157,6 +157,20 @@ impl Outbox {
     fn front(&self) -> Option<u32> {
         let (first, second) = if self.serving_long { (&self.long, &self.short) } else { (&self.short, &self.long) };
         first.front().or(second.front()).copied()
+    }
+
+    /// The message to go on with, and where it stands if it is not at the front: when no id is left for the one whose turn
+    /// it is, one that has an id must go on, since nothing else will free ids. Begun messages are among the first few.
+    fn choose(&self, window: u32) -> Option<(u32, Option<(bool, usize)>)> {
+        let front = self.front()?;
+        if self.may_start(front, window) {
+            return Some((front, None));
+        }
+        [(true, &self.long), (false, &self.short)].into_iter().find_map(|(long, queue)| {
+            let begun = |slot: &u32| self.slots[*slot as usize].id.is_some();
+            let place = queue.iter().take(LONG_IN_TURN).position(begun)?;
+            Some((queue[place], Some((long, place))))
+        })
     }
 
     /// The message at the front had `len` bytes sent, and is `done` or goes on.
@@ -202,9 +216,12 @@ impl Outbox {
             }
             return Some(Cut { piece: Piece { len, ..piece }, token: out.token, total, again: true });
         }
-        let slot = self.front()?;
-        if !self.may_start(slot, window) {
-            return None;
+        let (slot, place) = self.choose(window)?;
+        if let Some((long, place)) = place {
+            let queue = if long { &mut self.long } else { &mut self.short };
+            queue.remove(place);
+            queue.push_front(slot);
+            (self.serving_long, self.turn) = (long, 0);
         }
         let message = &self.slots[slot as usize];
         let (out, offset) = (message.out, message.next);
