@@ -421,7 +421,7 @@ impl Endpoint {
         self.stats.rx_bytes += bytes.len() as u64;
         match decode_packet(bytes) {
             Ok(Packet::Tracked(header, frames)) => {
-                let Some(index) = self.find(header.cid) else {
+                let Some(index) = self.find_from(header.cid, meta) else {
                     self.stats.rx_unknown += 1;
                     let reply = Unknown { cid: header.cid, incarnation: self.incarnation, port: self.local.port() };
                     self.reply_stray(now, meta, header.port, bytes.len(), |out| reply.encode(out));
@@ -441,7 +441,7 @@ impl Endpoint {
                 self.make_ready(index);
             }
             Ok(Packet::Untracked { flags, cid, frames }) => {
-                let Some(index) = self.find(cid) else {
+                let Some(index) = self.find_from(cid, meta) else {
                     self.stats.rx_unknown += 1;
                     return;
                 };
@@ -466,6 +466,11 @@ impl Endpoint {
     fn find(&self, cid: u64) -> Option<usize> {
         let index = (cid & ((1 << INDEX_BITS) - 1)) as usize;
         (self.peers.get(index)?.cid() == Some(cid)).then_some(index)
+    }
+
+    /// The same, if the packet comes from the peer's address.
+    fn find_from(&self, cid: u64, meta: &RxMeta) -> Option<usize> {
+        self.find(cid).filter(|&i| self.peers[i].addr.ip() == canonical(meta.from).ip())
     }
 
     fn find_addr(&self, meta: &RxMeta, port: u16) -> Option<usize> {
