@@ -1,5 +1,6 @@
 //! Acknowledgements, loss, and the timers that guard them.
 
+use super::send::PROBE_NUMBERS;
 use super::{Conn, Cx, Fault, TailProbe};
 use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
@@ -226,7 +227,8 @@ impl Conn {
     /// Forgets packets whose fate is settled, lost ones only when an acknowledgement of them has become unlikely or the
     /// window fills up.
     fn forget(&mut self, cx: &Cx<'_>) {
-        let crowded = self.sent.len() > self.remote.packet_window / 2;
+        let used = self.sent.len();
+        let crowded = used > self.remote.packet_window / 2 || used + PROBE_NUMBERS >= self.remote.packet_window;
         let memory = if crowded { Span::ZERO } else { self.rto(cx)(&self.rtt) * LOST_MEMORY };
         self.sent.forget(cx.now - memory);
     }

@@ -22,7 +22,7 @@ const COPY_BELOW: u32 = 512;
 const MAX_SEGMENTS: usize = 64;
 
 /// Packet numbers that only probes may use, so that a full window does not silence them.
-const PROBE_NUMBERS: u32 = 32;
+pub(super) const PROBE_NUMBERS: u32 = 32;
 
 /// Where packets go.
 #[derive(Clone, Copy, Debug)]
