@@ -17,9 +17,6 @@ use crate::time::{Span, Time};
 use crate::upper::{Failure, Upper};
 use crate::wire::{Accept, Close, Hello, Init, Sink};
 
-/// Attempts to say good-bye.
-const CLOSE_ATTEMPTS: u32 = 5;
-
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -66,6 +63,7 @@ pub(crate) struct Closing {
     pub(crate) conn: Box<Conn>,
     next_at: Time,
     attempts: u32,
+    since: Time,
     pub(crate) shutdown: bool,
 }
 
@@ -167,7 +165,9 @@ impl Peer {
     /// Starts to say good-bye.
     pub(crate) fn close(&mut self, now: Time, shutdown: bool) {
         self.state = match std::mem::replace(&mut self.state, State::Idle) {
-            State::Open { conn, .. } => State::Closing(Closing { conn, next_at: now, attempts: 0, shutdown }),
+            State::Open { conn, .. } => {
+                State::Closing(Closing { conn, next_at: now, attempts: 0, since: now, shutdown })
+            }
             State::Closing(closing) => State::Closing(Closing { shutdown: shutdown || closing.shutdown, ..closing }),
             State::Opening(_) | State::Idle => State::Idle,
         };
@@ -206,7 +206,7 @@ impl Peer {
                 }
                 at
             }
-            State::Closing(closing) => closing.next_at,
+            State::Closing(closing) => closing.next_at.min(closing.since.max(cx.stall_end) + cx.config.peer_timeout),
         }
     }
 
@@ -235,9 +235,7 @@ impl Peer {
                     None
                 }
             }
-            State::Closing(closing) => {
-                (closing.attempts >= CLOSE_ATTEMPTS && closing.next_at <= cx.now).then_some(None)
-            }
+            State::Closing(closing) => (cx.now.since(closing.since.max(cx.stall_end)) >= timeout).then_some(None),
         };
         match verdict {
             Some(failure) => self.end(cx, failure, upper),
@@ -274,7 +272,7 @@ impl Peer {
                 Accept { to: conn.remote.cid, hello: conn.local }.encode(scratch);
             }
             State::Closing(closing) => {
-                if closing.next_at > cx.now || closing.attempts >= CLOSE_ATTEMPTS {
+                if closing.next_at > cx.now {
                     return false;
                 }
                 let Closing { conn, shutdown, attempts, .. } = closing;
