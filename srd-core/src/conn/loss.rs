@@ -46,14 +46,17 @@ impl Conn {
     fn rto(&self, cx: &Cx<'_>) -> impl Fn(&Rtt) -> Span + use<> {
         let (min, max, g) = (cx.config.rto_min, cx.config.rto_max, cx.granularity);
         let (ack_delay, shift) = (self.peer_ack_delay(), self.backoff.min(16));
+        let whole = self.rtt;
         move |rtt| {
+            let rtt = if rtt.is_sampled() { rtt } else { &whole };
             let first = (rtt.timeout(g) + ack_delay).max(min);
             (first * (1 << shift)).min(max.max(first))
         }
     }
 
     fn peer_ack_delay(&self) -> Span {
-        Span::from_micros(self.remote.max_ack_delay_us.min(100_000).into())
+        let promised = Span::from_micros(self.remote.max_ack_delay_us.min(100_000).into());
+        promised.max(self.residence.timeout(Span::ZERO))
     }
 
     pub(super) fn handle_ack<U: Upper>(
@@ -75,9 +78,10 @@ impl Conn {
             }
             self.paths.on_ce(entry.path, entry.ce);
             // A packet whose fate is known already was sampled by an earlier acknowledgement.
-            let sent = self.sent.get(entry.pn).filter(|s| s.fate == Fate::InFlight && s.path == entry.path);
+            let sent = self.sent.get(entry.pn).filter(|s| s.fate != Fate::Acked && s.path == entry.path);
             if let (Some(&s), Some(residence)) = (sent, entry.residence) {
                 let rtt = at.since(s.at) - residence;
+                self.residence.sample(cx.now, residence);
                 self.rtt.sample(cx.now, rtt);
                 let queue = self.paths.on_rtt(cx.now, &s, rtt);
                 self.round.recent_queue.rotate_right(1);

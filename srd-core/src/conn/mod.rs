@@ -60,6 +60,8 @@ pub(crate) struct Conn {
     sent: SentPackets,
     paths: PathSet,
     rtt: Rtt,
+    /// How long the peer sits on packets before it acknowledges them.
+    residence: Rtt,
     cc: Box<dyn Controller>,
     pacer: Pacer,
     in_flight: u64,
@@ -135,6 +137,7 @@ impl Conn {
             sent: SentPackets::new(local.first_pn),
             paths: PathSet::new(config, rng),
             rtt: Rtt::new(config.initial_rtt),
+            residence: Rtt::new(Span::ZERO),
             cc: cc::new_controller(config, datagram),
             pacer: Pacer::default(),
             in_flight: 0,
