@@ -338,7 +338,6 @@ impl Conn {
                             }
                             refused.push((message, refusal));
                         }
-                        Taken::Crowded => return Err(Fault::Crowded),
                         Taken::Violation => return Err(Fault::Violation),
                     }
                 }
@@ -380,7 +379,6 @@ impl Conn {
 enum Fault {
     Malformed,
     Violation,
-    Crowded,
 }
 
 impl Fault {
@@ -388,7 +386,6 @@ impl Fault {
         match self {
             Fault::Malformed => stats.rx_malformed += 1,
             Fault::Violation => stats.rx_violations += 1,
-            Fault::Crowded => stats.rx_refused += 1,
         }
     }
 }
