@@ -49,7 +49,9 @@ impl Conn {
         let whole = self.rtt;
         move |rtt| {
             let rtt = if rtt.is_sampled() { rtt } else { &whole };
-            let first = (rtt.timeout(g) + ack_delay).max(min);
+            // One sample from a peer that was stalled must not let the path wait for seconds.
+            let most = max.max(whole.timeout(g) + ack_delay);
+            let first = (rtt.timeout(g) + ack_delay).min(most).max(min);
             (first * (1 << shift)).min(max.max(first))
         }
     }
