@@ -265,7 +265,16 @@ impl Endpoint {
     /// A snapshot of a peer; default values (but for the number of messages) if there is no connection.
     pub fn peer_stats(&self, peer: PeerId) -> PeerStats {
         let Some(peer) = self.get(peer) else { return PeerStats::default() };
-        if std::env::var("DBG").is_ok() { eprintln!("OUTBOX {:?} {}", peer.outbox, match peer.conn() {Some(c)=>c.dbg(),None=>String::new()}); }
+        if std::env::var("DBG").is_ok() {
+            eprintln!(
+                "OUTBOX {:?} {}",
+                peer.outbox,
+                match peer.conn() {
+                    Some(c) => c.dbg(),
+                    None => String::new(),
+                }
+            );
+        }
         match peer.conn() {
             Some(conn) => conn.snapshot(&peer.outbox),
             None => PeerStats { messages: peer.outbox.live(), ..PeerStats::default() },
@@ -423,7 +432,7 @@ impl Endpoint {
         self.stats.rx_bytes += bytes.len() as u64;
         match decode_packet(bytes) {
             Ok(Packet::Tracked(header, frames)) => {
-                let Some(index) = self.find(header.cid) else {
+                let Some(index) = self.find_from(header.cid, meta) else {
                     self.stats.rx_unknown += 1;
                     let reply = Unknown { cid: header.cid, incarnation: self.incarnation, port: self.local.port() };
                     self.reply_stray(now, meta, header.port, bytes.len(), |out| reply.encode(out));
@@ -443,7 +452,7 @@ impl Endpoint {
                 self.make_ready(index);
             }
             Ok(Packet::Untracked { flags, cid, frames }) => {
-                let Some(index) = self.find(cid) else {
+                let Some(index) = self.find_from(cid, meta) else {
                     self.stats.rx_unknown += 1;
                     return;
                 };
@@ -468,6 +477,11 @@ impl Endpoint {
     fn find(&self, cid: u64) -> Option<usize> {
         let index = (cid & ((1 << INDEX_BITS) - 1)) as usize;
         (self.peers.get(index)?.cid() == Some(cid)).then_some(index)
+    }
+
+    /// The same, if the packet comes from the peer's address.
+    fn find_from(&self, cid: u64, meta: &RxMeta) -> Option<usize> {
+        self.find(cid).filter(|&i| self.peers[i].addr.ip() == canonical(meta.from).ip())
     }
 
     fn find_addr(&self, meta: &RxMeta, port: u16) -> Option<usize> {

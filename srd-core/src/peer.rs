@@ -17,7 +17,7 @@ use crate::time::{Span, Time};
 use crate::upper::{Failure, Upper};
 use crate::wire::{Accept, Close, Hello, Init, Sink};
 
-/// Attempts to say good-bye.
+/// Attempts to say good-bye for ever.
 const CLOSE_ATTEMPTS: u32 = 5;
 
 /// See the module documentation.
@@ -77,7 +77,7 @@ impl Closing {
         if self.shutdown && self.attempts >= CLOSE_ATTEMPTS {
             self.next_at
         } else {
-            self.since + cx.config.peer_timeout
+            self.since.max(cx.stall_end) + cx.config.peer_timeout
         }
     }
 }

@@ -60,6 +60,8 @@ pub(crate) struct Conn {
     sent: SentPackets,
     paths: PathSet,
     rtt: Rtt,
+    /// How long the peer sits on packets before it acknowledges them.
+    residence: Rtt,
     cc: Box<dyn Controller>,
     pacer: Pacer,
     in_flight: u64,
@@ -135,6 +137,7 @@ impl Conn {
             sent: SentPackets::new(local.first_pn),
             paths: PathSet::new(config, rng),
             rtt: Rtt::new(config.initial_rtt),
+            residence: Rtt::new(Span::ZERO),
             cc: cc::new_controller(config, datagram),
             pacer: Pacer::default(),
             in_flight: 0,
@@ -318,7 +321,6 @@ impl Conn {
         upper: &mut U,
         refused: &mut Vec<(Seq, Refusal)>,
     ) -> Result<(), Fault> {
-        let mut crowded = false;
         for frame in frames {
             match frame? {
                 Frame::Fragment { message, total, offset, header, payload } => {
@@ -336,7 +338,6 @@ impl Conn {
                             }
                             refused.push((message, refusal));
                         }
-                        Taken::Crowded => crowded = true,
                         Taken::Violation => return Err(Fault::Violation),
                     }
                 }
@@ -345,8 +346,7 @@ impl Conn {
                 Frame::Refuse(refuse) => self.handle_refuse(cx, &refuse, outbox, upper)?,
             }
         }
-        // What could be taken was; the rest comes again because the packet is not acknowledged.
-        if crowded { Err(Fault::Crowded) } else { Ok(()) }
+        Ok(())
     }
 
     /// The connection ends: places of half-delivered messages go back to the upper storey.
@@ -354,7 +354,17 @@ impl Conn {
         self.inbox.abandon(upper);
     }
 
-    pub(crate) fn dbg(&self) -> String { format!("backoff {} tail {:?} confirmed {} sent {} loss_at {:?} inflight {}", self.backoff, self.tail_probe, self.confirmed, self.sent.len(), self.loss_at, self.in_flight) }
+    pub(crate) fn dbg(&self) -> String {
+        format!(
+            "backoff {} tail {:?} confirmed {} sent {} loss_at {:?} inflight {}",
+            self.backoff,
+            self.tail_probe,
+            self.confirmed,
+            self.sent.len(),
+            self.loss_at,
+            self.in_flight
+        )
+    }
     /// Smoothed RTT of the connection.
     pub(crate) fn srtt(&self) -> Span {
         self.rtt.srtt()
@@ -380,7 +390,6 @@ impl Conn {
 enum Fault {
     Malformed,
     Violation,
-    Crowded,
 }
 
 impl Fault {
@@ -388,7 +397,6 @@ impl Fault {
         match self {
             Fault::Malformed => stats.rx_malformed += 1,
             Fault::Violation => stats.rx_violations += 1,
-            Fault::Crowded => stats.rx_refused += 1,
         }
     }
 }

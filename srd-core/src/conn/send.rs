@@ -22,7 +22,7 @@ const COPY_BELOW: u32 = 512;
 const MAX_SEGMENTS: usize = 64;
 
 /// Packet numbers that only probes may use, so that a full window does not silence them.
-const PROBE_NUMBERS: u32 = 32;
+pub(super) const PROBE_NUMBERS: u32 = 32;
 
 /// Where packets go.
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +65,7 @@ impl Conn {
 
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
     pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
-        let numbers = self.sent.len() + 1 < self.remote.packet_window;
-        if numbers && (matches!(self.tail_probe, TailProbe::Due(_)) || self.ping) {
+        if matches!(self.tail_probe, TailProbe::Due(_)) || self.ping {
             return cx.now;
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
@@ -92,20 +91,19 @@ impl Conn {
             // Room for new packets is worth more than the memory of lost ones.
             self.sent.forget(cx.now);
         }
-        let numbers = self.sent.len() + 1 < self.remote.packet_window;
-        if let TailProbe::Due(left) = self.tail_probe
-            && numbers
-        {
+        if self.wants_probe(cx, outbox) {
+            self.make_number(cx, outbox);
+        }
+        if let TailProbe::Due(left) = self.tail_probe {
             self.tail_probe = if left > 1 { TailProbe::Due(left - 1) } else { TailProbe::Done };
             self.send_tail_probe(cx, route, outbox, upper, batch);
             return true;
         }
-        if numbers && let Some(path) = self.paths.take_probe(cx.now) {
+        if let Some(path) = self.paths.take_probe(cx.now) {
             self.send_ping(cx, route, path, self.datagram.into(), outbox, upper, batch);
             return true;
         }
-        if numbers
-            && outbox.live() > 0
+        if outbox.live() > 0
             && let Some(size) = self.take_grow_probe(cx.now)
         {
             let path = self.pick(cx, None);
@@ -121,7 +119,7 @@ impl Conn {
         } else if outbox.is_waiting() {
             self.round.limited = true;
         }
-        if self.ping && numbers {
+        if self.ping {
             self.ping = false;
             let path = self.pick(cx, None);
             self.send_ping(cx, route, path, 0, outbox, upper, batch);
@@ -134,6 +132,14 @@ impl Conn {
             return true;
         }
         false
+    }
+
+    /// Whether a packet other than data is to leave that needs a number.
+    fn wants_probe(&self, cx: &Cx<'_>, outbox: &Outbox) -> bool {
+        matches!(self.tail_probe, TailProbe::Due(_))
+            || self.ping
+            || self.paths.next_probe() <= cx.now
+            || (self.grow_at <= cx.now && outbox.live() > 0)
     }
 
     fn pick(&mut self, cx: &Cx<'_>, avoid: Option<u8>) -> u8 {
