@@ -1,2 +1,104 @@
-//! The `srd` command.
-fn main() {}
+//! The `srd` command: parses the command line, runs a subcommand, turns its outcome into an exit code.
+
+#![forbid(unsafe_code)]
+
+mod demo;
+mod exit;
+mod interrupt;
+mod perf;
+mod progress;
+mod render;
+mod report;
+mod transport;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{ArgAction, Parser, Subcommand};
+use serde::Serialize;
+
+use crate::exit::{Exit, Fault};
+
+/// Scalable Reliable Datagram in software: reliable, unordered messages over many network paths.
+#[derive(Parser, Debug)]
+#[command(version, propagate_version = true, disable_help_subcommand = true, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Say more on standard error; twice for even more
+    #[arg(long, short, global = true, action = ArgAction::Count)]
+    verbose: u8,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 fine; 1 the verdict is bad; 2 wrong usage; 3 cannot be set up here (port in use, no permission, no route);
+4 the peer is not there, does not answer, or is busy; 130 interrupted.";
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Show it at work: two cards on this machine, a lossy network, a path that dies
+    Demo(demo::DemoArgs),
+    /// Measure latency, bandwidth and message rate between two hosts
+    #[command(subcommand)]
+    Perf(perf::Perf),
+}
+
+/// What stands on standard output with `--json` when there is nothing better.
+#[derive(Serialize)]
+struct ErrorReport {
+    ok: bool,
+    error: String,
+    exit_code: u8,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e),
+    };
+    log(cli.verbose);
+    let (json, outcome) = match &cli.command {
+        Command::Demo(args) => (args.json, demo::run(args)),
+        Command::Perf(perf) => (perf.json(), perf.run()),
+    };
+    let exit = outcome.unwrap_or_else(|fault| {
+        if json {
+            let report = ErrorReport { ok: false, error: fault.to_string(), exit_code: fault.exit as u8 };
+            // The same stands on standard error, and the exit code says it, too.
+            let _: Result<(), Fault> = render::json(&report);
+        }
+        render::complain(&fault.to_string());
+        fault.exit
+    });
+    ExitCode::from(exit as u8)
+}
+
+/// Help goes to standard output; an error becomes one sentence.
+fn usage(e: &clap::Error) -> ExitCode {
+    if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        // Nobody reads it any more.
+        let _ = e.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = e.render().to_string();
+    if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        render::note(text.trim_end());
+    } else {
+        let (what, _) = text.split_once("\n\n").unwrap_or((&text, ""));
+        let words: Vec<_> = what.trim_start_matches("error: ").split_whitespace().collect();
+        render::complain(&format!("{}; see --help", words.join(" ")));
+    }
+    ExitCode::from(Exit::Usage as u8)
+}
+
+/// What the libraries have to say goes to standard error: warnings, and more on request.
+fn log(verbose: u8) {
+    let level = match verbose {
+        0 => tracing::Level::WARN,
+        1 => tracing::Level::INFO,
+        2 => tracing::Level::DEBUG,
+        _ => tracing::Level::TRACE,
+    };
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false).init();
+}

@@ -11,6 +11,7 @@ mod cookie;
 mod driver;
 mod endpoint;
 mod engine;
+mod faulty;
 mod inbox;
 mod mailbox;
 mod outbox;
@@ -30,6 +31,7 @@ pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DAT
 pub use driver::{Driver, Ecn, RxMeta, SourcePort};
 pub use endpoint::{Endpoint, Event, Outbound, PeerId, RnrRetry, SendError};
 pub use engine::Engine;
+pub use faulty::{FaultCounts, Faults, Faulty, Share};
 pub use mailbox::{Mailbox, Received};
 pub use stats::{PathState, PathStats, PeerStats, Stats};
 pub use time::{Span, Time};

@@ -166,11 +166,11 @@ impl Peer {
     pub(crate) fn deadline(&self, cx: &Cx<'_>, draining: bool) -> Time {
         match &self.state {
             State::Idle => Time::NEVER,
-            State::Opening(opening) => opening.next_at.min(opening.since + cx.config.peer_timeout),
+            State::Opening(opening) => opening.next_at.min(opening.since.max(cx.stall_end) + cx.config.peer_timeout),
             State::Open { accept: true, .. } => cx.now,
             State::Open { conn, since, .. } => {
                 let timeout = cx.config.peer_timeout;
-                let mut at = conn.deadline(cx, &self.outbox).min(conn.silent_at(timeout));
+                let mut at = conn.deadline(cx, &self.outbox).min(conn.silent_at(cx, timeout));
                 if !conn.is_confirmed() {
                     at = at.min(*since + timeout);
                 } else if draining && conn.is_quiet(&self.outbox) {

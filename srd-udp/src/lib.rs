@@ -26,7 +26,7 @@ mod tx;
 mod waker;
 
 pub use driver::{UdpDriver, UdpInfo};
-//pub use endpoint::{Endpoint, EndpointStats, Message, Options, SendError, StartError};
+pub use endpoint::{Endpoint, EndpointStats, Message, Options, SendError, StartError};
 pub use error::BindError;
 pub use options::{Offload, UdpOptions, WaitMode};
 pub use stats::UdpStats;

@@ -108,7 +108,7 @@ fn burst_in_more_pieces_than_the_kernel_takes() {
         a.send(&batch, &mem).unwrap();
         let got: Vec<_> = receive(&mut b, sent.len()).into_iter().map(|(_, bytes)| bytes).collect();
         assert_eq!(got, sent, "pieces of {piece}");
-        assert_eq!(a.stats().copied_bursts, 2);
+        assert_eq!(a.stats().copied_bursts, 1, "single datagrams do not count");
     }
 }
 

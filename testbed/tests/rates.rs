@@ -105,18 +105,25 @@ fn tcp_outlives_a_black_hole() {
 
 #[test]
 fn tcp_does_not_flee_a_dead_spine() {
+    assert_flows_stay(Family::V4);
+}
+
+#[test]
+fn tcp_over_ipv6_does_not_flee_a_dead_spine() {
+    assert_flows_stay(Family::V6);
+}
+
+fn assert_flows_stay(family: Family) {
     if !runs_here() {
         return;
     }
     let bed = Clos::builder().spines(2).hosts_per_leaf(1).spine_rate(Rate::mbit(20)).build().unwrap();
-    for family in [Family::V4, Family::V6] {
-        let stop = Stop::Bytes { each: 100_000, limit: Duration::from_secs(3) };
-        let load = Load { flows: 16, stop, family, ..Load::default() };
-        let running = load.start(bed.host(0), bed.host(1)).unwrap();
-        bed.hole_spine(0).unwrap();
-        let report = running.join().unwrap();
-        bed.heal().unwrap();
-        let finished = report.flows.iter().filter(|f| f.finished.is_some()).count();
-        assert!((1..16).contains(&finished), "{report:?}");
-    }
+    let whole = Duration::from_secs(5);
+    let load = Load { flows: 32, stop: Stop::After(whole), family, ..Load::default() };
+    let running = load.start(bed.host(0), bed.host(1)).unwrap();
+    bed.hole(0, 0, Direction::Up).unwrap();
+    let report = running.join().unwrap();
+    // 16 are expected; if timeouts moved flows elsewhere, 1 or 2 would be left after four of them
+    let stuck = report.flows.iter().filter(|f| f.longest_stall > whole.mul_f64(0.8)).count();
+    assert!((6..=26).contains(&stuck), "{stuck} of 32 flows are stuck: {report:?}");
 }

@@ -208,8 +208,8 @@ impl Conn {
     }
 
     /// When the peer will have been silent for `patience`.
-    pub(crate) fn silent_at(&self, patience: Span) -> Time {
-        self.waiting_since.map_or(Time::NEVER, |since| since + patience)
+    pub(crate) fn silent_at(&self, cx: &Cx<'_>, patience: Span) -> Time {
+        self.waiting_since.map_or(Time::NEVER, |since| since.max(cx.stall_end) + patience)
     }
 
     /// When the peer has been silent, and not asked, for so long that a PING should ask.

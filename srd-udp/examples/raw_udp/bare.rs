@@ -7,7 +7,7 @@ use anyhow::Context;
 use nix::sys::socket::{setsockopt, sockopt};
 
 /// See the module documentation.
-pub struct Bare {
+pub(crate) struct Bare {
     /// One per source port; the first one receives.
     sockets: Vec<UdpSocket>,
     /// Segment size that the sockets are set to, each.
@@ -19,7 +19,7 @@ pub struct Bare {
 const RECV_BUFFER: usize = 16 << 20;
 
 impl Bare {
-    pub fn open(local: SocketAddr, ports: u16) -> anyhow::Result<Bare> {
+    pub(crate) fn open(local: SocketAddr, ports: u16) -> anyhow::Result<Bare> {
         let open = |i: u16| -> anyhow::Result<UdpSocket> {
             let addr = if i == 0 { local } else { SocketAddr::new(local.ip(), 0) };
             let socket = UdpSocket::bind(addr).with_context(|| format!("cannot bind to {addr}"))?;

@@ -6,7 +6,7 @@ use srd_core::{Driver, Gather, SourcePort, Token, TxBatch};
 use srd_udp::{UdpDriver, UdpOptions, WaitMode};
 
 /// See the module documentation.
-pub struct Driven {
+pub(crate) struct Driven {
     driver: UdpDriver,
     /// Per source port, what was sent last: most bursts differ in nothing but their payload.
     batches: Vec<Prepared>,
@@ -31,7 +31,7 @@ impl Gather for Memory<'_> {
 const HEADER: usize = 32;
 
 impl Driven {
-    pub fn open(local: SocketAddr, ports: u16) -> anyhow::Result<Driven> {
+    pub(crate) fn open(local: SocketAddr, ports: u16) -> anyhow::Result<Driven> {
         let options = UdpOptions { source_ports: ports, wait: WaitMode::Spin, ..UdpOptions::default() };
         let batches = (0..ports).map(|_| Prepared::default()).collect();
         Ok(Driven { driver: UdpDriver::bind(local, options)?, batches })

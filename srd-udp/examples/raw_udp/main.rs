@@ -104,11 +104,11 @@ trait Transport {
 /// do not receive.
 mod kind {
     /// Count it.
-    pub const DATA: u8 = 0;
+    pub(crate) const DATA: u8 = 0;
     /// Send it back.
-    pub const ECHO: u8 = 1;
+    pub(crate) const ECHO: u8 = 1;
     /// Answer with the counters since the last such question.
-    pub const REPORT: u8 = 2;
+    pub(crate) const REPORT: u8 = 2;
 }
 
 fn main() -> anyhow::Result<()> {

@@ -124,6 +124,7 @@ fn receive_flags(
     if len < 0 {
         return Err(io::Error::last_os_error());
     }
+    #[allow(clippy::unnecessary_cast, reason = "32 bits wide with musl")]
     let written = hdr.msg_controllen as usize;
     control.set_len(written);
     Ok((len as usize, hdr.msg_flags & libc::MSG_TRUNC != 0))

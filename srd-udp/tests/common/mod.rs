@@ -8,36 +8,36 @@ use srd_core::{Driver, Gather, RxMeta, SourcePort, Span, Token, TxBatch};
 use srd_udp::{UdpDriver, UdpOptions, WaitMode};
 
 /// The loopback addresses of both families, port 0.
-pub fn loopbacks() -> [SocketAddr; 2] {
+pub(crate) fn loopbacks() -> [SocketAddr; 2] {
     ["127.0.0.1:0".parse().unwrap(), "[::1]:0".parse().unwrap()]
 }
 
 /// Sleeping drivers, so that tests do not compete for cores.
-pub fn options() -> UdpOptions {
+pub(crate) fn options() -> UdpOptions {
     UdpOptions { wait: WaitMode::Sleep, ..UdpOptions::default() }
 }
 
 /// A driver at `addr` with changed options.
-pub fn driver(addr: SocketAddr, change: impl FnOnce(&mut UdpOptions)) -> UdpDriver {
+pub(crate) fn driver(addr: SocketAddr, change: impl FnOnce(&mut UdpOptions)) -> UdpDriver {
     let mut options = options();
     change(&mut options);
     UdpDriver::bind(addr, options).unwrap()
 }
 
 /// Two drivers at `addr` with default options.
-pub fn pair(addr: SocketAddr) -> (UdpDriver, UdpDriver) {
+pub(crate) fn pair(addr: SocketAddr) -> (UdpDriver, UdpDriver) {
     (driver(addr, |_| {}), driver(addr, |_| {}))
 }
 
 /// Payload in pieces of at most `piece` bytes.
-pub struct Memory {
-    pub bytes: Vec<u8>,
-    pub piece: usize,
+pub(crate) struct Memory {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) piece: usize,
 }
 
 impl Memory {
     /// `len` bytes without a pattern that repeats at any segment size.
-    pub fn new(len: usize) -> Memory {
+    pub(crate) fn new(len: usize) -> Memory {
         Memory { bytes: (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect(), piece: len }
     }
 }
@@ -50,7 +50,7 @@ impl Gather for Memory {
 
 /// Adds a burst that carries the first `len` bytes of a memory, with `header` bytes of each datagram in the batch itself,
 /// and returns its datagrams.
-pub fn add(
+pub(crate) fn add(
     batch: &mut TxBatch,
     mem: &Memory,
     to: SocketAddr,
@@ -79,7 +79,7 @@ pub fn add(
 ///
 /// # Panics
 /// If they do not come within five seconds.
-pub fn receive(driver: &mut UdpDriver, count: usize) -> Vec<(RxMeta, Vec<u8>)> {
+pub(crate) fn receive(driver: &mut UdpDriver, count: usize) -> Vec<(RxMeta, Vec<u8>)> {
     let mut got = Vec::new();
     let deadline = driver.now() + Span::from_secs(5);
     while got.len() < count {
@@ -92,7 +92,7 @@ pub fn receive(driver: &mut UdpDriver, count: usize) -> Vec<(RxMeta, Vec<u8>)> {
 }
 
 /// The bytes alone, sorted.
-pub fn sorted(datagrams: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
+pub(crate) fn sorted(datagrams: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
     let mut all: Vec<_> = datagrams.into_iter().collect();
     all.sort();
     all

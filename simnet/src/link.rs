@@ -1,0 +1,337 @@
+//! Links: one direction of a cable, made of parts that a packet passes one after the other.
+//!
+//! A packet's whole passage is computed when it enters the link, so a hop costs one event: the queue knows when everything
+//! before the packet will have left. What changes later (rate, delay, loss) holds for packets that enter later.
+
+use std::collections::VecDeque;
+
+use srd_core::{Ecn, Span, Time};
+
+use crate::log::DropReason;
+use crate::packet::{IP_UDP_OVERHEAD, Packet};
+use crate::rng::Rng;
+
+/// A part of a link. A link has at most one of each kind; packets pass them in the order of this list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Drops everything.
+    Blackhole,
+    /// Silently drops IP packets longer than this many bytes (UDP payload plus 28).
+    Mtu(u32),
+    /// Drops a share of packets, in millionths, each by itself.
+    Loss(u32),
+    /// Drops in bursts (Gilbert): see [`Burst`].
+    Burst(Burst),
+    /// Changes the bytes of a share of packets, in millionths: flips bits, cuts them short or appends to them.
+    Corrupt(u32),
+    /// A transmitter with a bounded queue before it.
+    Queue(Queue),
+    /// Propagation delay.
+    Delay(Span),
+    /// A further delay between zero and this, evenly distributed; packets overtake each other.
+    Jitter(Span),
+    /// Holds back a share of packets: (share in millionths, how long at most).
+    Reorder(u32, Span),
+    /// Delivers a share of packets twice: (share in millionths, how much later at most).
+    Duplicate(u32, Span),
+}
+
+/// A rate and a drop-tail queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Queue {
+    /// Bits per second, at least 1.
+    pub rate: u64,
+    /// Bytes that may wait, the packet in service included. A packet that finds an empty queue is always taken.
+    pub limit: u64,
+    /// Queue length in bytes from which ECN-capable packets are marked; `u64::MAX` for never.
+    pub ecn: u64,
+}
+
+impl Queue {
+    /// A queue that marks above half its limit.
+    pub fn new(rate: u64, limit: u64) -> Queue {
+        Queue { rate, limit, ecn: limit / 2 }
+    }
+}
+
+/// Loss in bursts: a good state without loss and a bad one where everything is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Burst {
+    /// Probability per packet of going bad, in millionths.
+    pub enter: u32,
+    /// Probability per packet of becoming good again, in millionths.
+    pub leave: u32,
+}
+
+/// The kinds of parts, to name the one to remove.
+#[expect(missing_docs, reason = "each is the kind of the part of the same name")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum PartKind {
+    Blackhole,
+    Mtu,
+    Loss,
+    Burst,
+    Corrupt,
+    Queue,
+    Delay,
+    Jitter,
+    Reorder,
+    Duplicate,
+}
+
+impl Part {
+    /// Its kind.
+    pub fn kind(&self) -> PartKind {
+        match self {
+            Part::Blackhole => PartKind::Blackhole,
+            Part::Mtu(_) => PartKind::Mtu,
+            Part::Loss(_) => PartKind::Loss,
+            Part::Burst(_) => PartKind::Burst,
+            Part::Corrupt(_) => PartKind::Corrupt,
+            Part::Queue(_) => PartKind::Queue,
+            Part::Delay(_) => PartKind::Delay,
+            Part::Jitter(_) => PartKind::Jitter,
+            Part::Reorder(..) => PartKind::Reorder,
+            Part::Duplicate(..) => PartKind::Duplicate,
+        }
+    }
+}
+
+/// Counters of a link.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct LinkStats {
+    /// Packets that entered and were not dropped.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+    /// Packets dropped because the queue was full.
+    pub queue_drops: u64,
+    /// Packets dropped for any other reason.
+    pub other_drops: u64,
+    /// Packets that got a congestion mark.
+    pub marked: u64,
+    /// Longest queue, in bytes.
+    pub max_queue: u64,
+    /// Time that the transmitter was busy.
+    pub busy: Span,
+}
+
+impl LinkStats {
+    /// Share of `elapsed` in which the transmitter was busy.
+    pub fn utilisation(&self, elapsed: Span) -> f64 {
+        self.busy.as_secs_f64() / elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// What becomes of a packet that entered a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Passage {
+    Dropped(DropReason),
+    Arrives {
+        at: Time,
+        /// A second copy arrives then.
+        copy: Option<Time>,
+    },
+}
+
+/// One direction of a cable.
+#[derive(Debug)]
+pub struct Link {
+    parts: Vec<Part>,
+    stats: LinkStats,
+    rng: Rng,
+    burst_bad: bool,
+    /// Departure time and bytes of every packet in the queue.
+    waiting: VecDeque<(Time, u32)>,
+    queued: u64,
+    busy_until: Time,
+    /// Remainder of the last division by the rate, so that small packets on fast links add up exactly.
+    carry: u64,
+}
+
+impl Link {
+    pub(crate) fn new(parts: &[Part], rng: Rng) -> Link {
+        let mut link = Link {
+            parts: Vec::new(),
+            stats: LinkStats::default(),
+            rng,
+            burst_bad: false,
+            waiting: VecDeque::new(),
+            queued: 0,
+            busy_until: Time::ZERO,
+            carry: 0,
+        };
+        for part in parts {
+            link.set(*part);
+        }
+        link
+    }
+
+    /// Adds a part, or replaces the one of its kind.
+    pub fn set(&mut self, part: Part) {
+        if let Part::Queue(q) = part {
+            assert!(q.rate > 0, "a link's rate must be at least 1 bit/s");
+        }
+        match self.parts.binary_search_by_key(&part.kind(), Part::kind) {
+            Ok(i) => self.parts[i] = part,
+            Err(i) => self.parts.insert(i, part),
+        }
+    }
+
+    /// Removes the part of this kind, if there is one.
+    pub fn clear(&mut self, kind: PartKind) {
+        self.parts.retain(|p| p.kind() != kind);
+        if kind == PartKind::Burst {
+            self.burst_bad = false;
+        }
+    }
+
+    /// The parts in the order in which packets pass them.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    /// Bytes in the queue at `now`.
+    pub fn queued(&mut self, now: Time) -> u64 {
+        while self.waiting.front().is_some_and(|w| w.0 <= now) {
+            let (_, bytes) = self.waiting.pop_front().expect("just seen");
+            self.queued -= u64::from(bytes);
+        }
+        self.queued
+    }
+
+    /// Passes a packet through all parts.
+    pub(crate) fn pass(&mut self, now: Time, packet: &mut Packet) -> Passage {
+        let mut at = now;
+        let mut copy = None;
+        for i in 0..self.parts.len() {
+            let dropped = match self.parts[i] {
+                Part::Blackhole => Some(DropReason::Blackhole),
+                Part::Mtu(mtu) => (packet.data.len() as u32 + IP_UDP_OVERHEAD > mtu).then_some(DropReason::Mtu),
+                Part::Loss(ppm) => self.rng.chance(ppm).then_some(DropReason::Loss),
+                Part::Burst(burst) => self.in_burst(burst).then_some(DropReason::Loss),
+                Part::Corrupt(ppm) => {
+                    if self.rng.chance(ppm) {
+                        corrupt(&mut packet.data, &mut self.rng);
+                        packet.corrupted = true;
+                    }
+                    None
+                }
+                Part::Queue(queue) => match self.enqueue(at, queue, packet) {
+                    Some(departure) => {
+                        at = departure;
+                        None
+                    }
+                    None => {
+                        self.stats.queue_drops += 1;
+                        return Passage::Dropped(DropReason::QueueFull);
+                    }
+                },
+                Part::Delay(delay) => {
+                    at += delay;
+                    None
+                }
+                Part::Jitter(most) => {
+                    at += self.rng.span(Span::ZERO, most);
+                    None
+                }
+                Part::Reorder(ppm, most) => {
+                    if self.rng.chance(ppm) {
+                        at += self.rng.span(Span::ZERO, most);
+                    }
+                    None
+                }
+                Part::Duplicate(ppm, most) => {
+                    if self.rng.chance(ppm) {
+                        copy = Some(at + self.rng.span(Span::ZERO, most));
+                    }
+                    None
+                }
+            };
+            if let Some(reason) = dropped {
+                self.stats.other_drops += 1;
+                return Passage::Dropped(reason);
+            }
+        }
+        self.stats.packets += 1;
+        self.stats.bytes += u64::from(packet.wire_bytes());
+        Passage::Arrives { at, copy }
+    }
+
+    fn in_burst(&mut self, burst: Burst) -> bool {
+        if self.rng.chance(if self.burst_bad { burst.leave } else { burst.enter }) {
+            self.burst_bad = !self.burst_bad;
+        }
+        self.burst_bad
+    }
+
+    /// When the packet will have left, or `None` if the queue has no room for it.
+    fn enqueue(&mut self, now: Time, queue: Queue, packet: &mut Packet) -> Option<Time> {
+        let bytes = packet.wire_bytes();
+        let before = self.queued(now);
+        let queued = before + u64::from(bytes);
+        if queued > queue.limit && before > 0 {
+            return None;
+        }
+        if before >= queue.ecn && packet.ecn == Ecn::Ect {
+            packet.ecn = Ecn::Ce;
+            self.stats.marked += 1;
+        }
+        if self.busy_until <= now {
+            self.busy_until = now;
+            self.carry = 0;
+        }
+        let work = u64::from(bytes) * 8_000_000_000 + self.carry;
+        let service = Span::from_nanos(work / queue.rate);
+        self.carry = work % queue.rate;
+        self.busy_until += service;
+        self.stats.busy = self.stats.busy + service;
+        self.stats.max_queue = self.stats.max_queue.max(queued);
+        self.queued = queued;
+        self.waiting.push_back((self.busy_until, bytes));
+        Some(self.busy_until)
+    }
+}
+
+/// Damages a datagram: mostly bit flips, sometimes a run of garbage, a cut or a longer tail.
+pub(crate) fn corrupt(data: &mut Vec<u8>, rng: &mut Rng) {
+    let len = data.len() as u64;
+    if len == 0 {
+        return;
+    }
+    match rng.below(8) {
+        0 => data.truncate(rng.below(len) as usize),
+        1 => {
+            for _ in 0..=rng.below(16) {
+                data.push(rng.next_u64() as u8);
+            }
+        }
+        2 => {
+            let start = rng.below(len) as usize;
+            let end = (start + 1 + rng.below(32) as usize).min(data.len());
+            // At least one bit changes: the first byte is inverted, the rest is random.
+            data[start] = !data[start];
+            rng.fill(&mut data[start + 1..end]);
+        }
+        _ => {
+            // Odd numbers of flips in distinct bytes cannot cancel out.
+            let first = rng.below(len) as usize;
+            data[first] ^= 1 << rng.below(8);
+            for _ in 0..rng.below(3) {
+                let i = rng.below(len) as usize;
+                if i != first {
+                    data[i] ^= 1 << rng.below(8);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

@@ -1,0 +1,259 @@
+//! The network itself: links, switches, packets under way, and what can be done to them.
+
+use std::collections::VecDeque;
+
+use srd_core::{Ecn, Time};
+
+use crate::link::{Link, Part, Passage};
+use crate::log::{DropReason, Log, LogEvent};
+use crate::packet::{Addr, Arena, HostId, IP_UDP_OVERHEAD, LinkId, PacketId, SwitchId};
+use crate::queue::EventQueue;
+use crate::rng::Rng;
+use crate::switch::Switch;
+
+/// What one end of a link is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// A host.
+    Host(HostId),
+    /// A switch.
+    Switch(SwitchId),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// A packet comes out of a link.
+    Arrive { link: LinkId, packet: PacketId },
+    /// A host wants to run.
+    Wake { host: HostId },
+    /// An action of the schedule is due.
+    Act { index: u32 },
+}
+
+/// The first violation of a rule, which ended the run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// When it was noticed.
+    pub at: Time,
+    /// What it was.
+    pub what: String,
+}
+
+/// Packets that were captured for replaying, the last few.
+const CAPTURED: usize = 64;
+
+/// See the module documentation. Reached through [`World::net`](crate::World::net).
+#[derive(Debug)]
+pub struct Net {
+    pub(crate) now: Time,
+    pub(crate) events: EventQueue<Event>,
+    pub(crate) packets: Arena,
+    pub(crate) violation: Option<Violation>,
+    /// What happened.
+    pub log: Log,
+    seed: u64,
+    links: Vec<Link>,
+    ends: Vec<End>,
+    switches: Vec<Switch>,
+    /// Per host, the link that it sends on.
+    uplinks: Vec<Option<LinkId>>,
+    /// Pairs (from, to) of hosts that cannot reach each other, in no order; almost always empty.
+    blocked: Vec<(HostId, HostId)>,
+    capturing: bool,
+    captured: VecDeque<(Addr, Addr, Vec<u8>)>,
+}
+
+impl Net {
+    pub(crate) fn new(seed: u64) -> Net {
+        Net {
+            now: Time::ZERO,
+            events: EventQueue::new(),
+            packets: Arena::default(),
+            violation: None,
+            log: Log::new(),
+            seed,
+            links: Vec::new(),
+            ends: Vec::new(),
+            switches: Vec::new(),
+            uplinks: Vec::new(),
+            blocked: Vec::new(),
+            capturing: false,
+            captured: VecDeque::new(),
+        }
+    }
+
+    /// Adds a switch.
+    pub fn add_switch(&mut self) -> SwitchId {
+        let id = SwitchId(self.switches.len() as u32);
+        let seed = Rng::derive(self.seed, "switch", id.0.into()).next_u64();
+        self.switches.push(Switch::new(seed));
+        id
+    }
+
+    /// Adds a link that ends at `to`. A link that starts at a switch is used once the switch has a
+    /// [route](Switch::route) over it.
+    pub fn add_link(&mut self, to: End, parts: &[Part]) -> LinkId {
+        let id = LinkId(self.links.len() as u32);
+        self.links.push(Link::new(parts, Rng::derive(self.seed, "link", id.0.into())));
+        self.ends.push(to);
+        id
+    }
+
+    /// Makes a host send on this link.
+    pub fn set_uplink(&mut self, host: HostId, link: LinkId) {
+        let i = host.0 as usize;
+        if self.uplinks.len() <= i {
+            self.uplinks.resize(i + 1, None);
+        }
+        self.uplinks[i] = Some(link);
+    }
+
+    /// A link.
+    pub fn link(&self, link: LinkId) -> &Link {
+        &self.links[link.0 as usize]
+    }
+
+    /// A link, to be changed. What is under way on it stays as it is.
+    pub fn link_mut(&mut self, link: LinkId) -> &mut Link {
+        &mut self.links[link.0 as usize]
+    }
+
+    /// All links.
+    pub fn links(&self) -> impl Iterator<Item = (LinkId, &Link)> {
+        self.links.iter().enumerate().map(|(i, l)| (LinkId(i as u32), l))
+    }
+
+    /// A switch, to be given routes or another seed.
+    pub fn switch_mut(&mut self, switch: SwitchId) -> &mut Switch {
+        &mut self.switches[switch.0 as usize]
+    }
+
+    /// Gives every switch another hash seed: all flows move.
+    pub fn rehash(&mut self, seed: u64) {
+        for (i, switch) in self.switches.iter_mut().enumerate() {
+            switch.rehash(Rng::derive(seed, "rehash", i as u64).next_u64());
+        }
+    }
+
+    /// Keeps packets from `from` to `to` from being delivered, or lets them pass again.
+    pub fn partition(&mut self, from: &[HostId], to: &[HostId], blocked: bool) {
+        for &a in from {
+            for &b in to {
+                self.blocked.retain(|p| *p != (a, b));
+                if blocked {
+                    self.blocked.push((a, b));
+                }
+            }
+        }
+    }
+
+    /// Ends all partitions.
+    pub fn heal_partitions(&mut self) {
+        self.blocked.clear();
+    }
+
+    /// Starts or stops remembering the last packets sent, for [`captured`](Self::captured).
+    pub fn capture(&mut self, on: bool) {
+        self.capturing = on;
+    }
+
+    /// The last packets that were sent while capturing: source, destination, bytes.
+    pub fn captured(&self) -> impl ExactSizeIterator<Item = &(Addr, Addr, Vec<u8>)> {
+        self.captured.iter()
+    }
+
+    /// Puts a packet that was made up before the host that has the destination address, now.
+    pub fn inject(&mut self, src: Addr, dst: Addr, bytes: &[u8]) {
+        let Some(host) = dst.host().filter(|h| (h.0 as usize) < self.uplinks.len()) else { return };
+        let packet = self.packets.alloc(src, dst, host, Ecn::NotEct, self.now);
+        let p = self.packets.get_mut(packet);
+        p.data.extend_from_slice(bytes);
+        let event = LogEvent::Injected { host, packet: p.serial, len: bytes.len() as u32 };
+        self.log.record(self.now, event);
+        // The link number of an injected packet is that of no link: it comes out of nowhere.
+        self.events.push(self.now, Event::Arrive { link: NOWHERE, packet });
+    }
+
+    /// Ends the run with the message that a rule was broken. The first one counts.
+    pub fn violate(&mut self, what: String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation { at: self.now, what });
+        }
+    }
+
+    /// A host with an interface of this MTU sends a packet whose bytes `fill` writes.
+    pub(crate) fn send(&mut self, mtu: u32, src: Addr, dst: Addr, ecn: Ecn, fill: impl FnOnce(&mut Vec<u8>)) {
+        let host = src.host().expect("a host's address");
+        let to = dst.host().unwrap_or(HostId(u32::MAX));
+        let packet = self.packets.alloc(src, dst, to, ecn, self.now);
+        let p = self.packets.get_mut(packet);
+        fill(&mut p.data);
+        let len = p.data.len() as u32;
+        let event = LogEvent::Sent { host, packet: p.serial, to, port: src.port, len };
+        if self.capturing {
+            if self.captured.len() == CAPTURED {
+                self.captured.pop_front();
+            }
+            self.captured.push_back((src, dst, p.data.clone()));
+        }
+        self.log.record(self.now, event);
+        if !self.blocked.is_empty() && self.blocked.contains(&(host, to)) {
+            return self.drop_at(host, packet, DropReason::Partition);
+        }
+        if len + IP_UDP_OVERHEAD > mtu {
+            return self.drop_at(host, packet, DropReason::Mtu);
+        }
+        match self.uplinks.get(host.0 as usize) {
+            Some(&Some(link)) => self.enter(link, packet),
+            _ => self.drop_at(host, packet, DropReason::NoRoute),
+        }
+    }
+
+    /// A packet came out of a link: either it is at its host, which is returned, or a switch sends it on.
+    pub(crate) fn arrive(&mut self, link: LinkId, packet: PacketId) -> Option<HostId> {
+        if link == NOWHERE {
+            return Some(self.packets.get(packet).to);
+        }
+        match self.ends[link.0 as usize] {
+            End::Host(host) => Some(host),
+            End::Switch(switch) => {
+                match self.switches[switch.0 as usize].next(self.packets.get(packet)) {
+                    Some(next) => self.enter(next, packet),
+                    None => self.drop_on(link, packet, DropReason::NoRoute),
+                }
+                None
+            }
+        }
+    }
+
+    fn enter(&mut self, link: LinkId, packet: PacketId) {
+        let l = &mut self.links[link.0 as usize];
+        match l.pass(self.now, self.packets.get_mut(packet)) {
+            Passage::Dropped(reason) => self.drop_on(link, packet, reason),
+            Passage::Arrives { at, copy } => {
+                if let Some(copy_at) = copy {
+                    let copy = self.packets.duplicate(packet);
+                    let (a, b) = (self.packets.get(packet).serial, self.packets.get(copy).serial);
+                    self.log.record(self.now, LogEvent::Copied { link, packet: a, copy: b });
+                    self.events.push(copy_at, Event::Arrive { link, packet: copy });
+                }
+                self.events.push(at, Event::Arrive { link, packet });
+            }
+        }
+    }
+
+    fn drop_on(&mut self, link: LinkId, packet: PacketId, reason: DropReason) {
+        let serial = self.packets.get(packet).serial;
+        self.log.record(self.now, LogEvent::LostOnLink { link, packet: serial, reason });
+        self.packets.free(packet);
+    }
+
+    pub(crate) fn drop_at(&mut self, host: HostId, packet: PacketId, reason: DropReason) {
+        let serial = self.packets.get(packet).serial;
+        self.log.record(self.now, LogEvent::LostAtHost { host, packet: serial, reason });
+        self.packets.free(packet);
+    }
+}
+
+/// The link of packets that were injected.
+const NOWHERE: LinkId = LinkId(u32::MAX);

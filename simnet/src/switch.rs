@@ -1,0 +1,90 @@
+//! Switches: a routing table and an ECMP hash with a seed of its own.
+
+use crate::packet::{HostId, LinkId, Packet};
+use crate::rng::mix;
+
+/// A switch. It has no idea whether its links work: a dead one swallows what is hashed to it.
+#[derive(Debug)]
+pub struct Switch {
+    seed: u64,
+    /// For every destination host, its group: where in `members` it starts and how long it is.
+    routes: Vec<(u32, u32)>,
+    members: Vec<LinkId>,
+}
+
+impl Switch {
+    pub(crate) fn new(seed: u64) -> Switch {
+        Switch { seed, routes: Vec::new(), members: Vec::new() }
+    }
+
+    /// Sends what goes to any of `hosts` over one of `links`, chosen by the hash of addresses, ports and seed.
+    ///
+    /// # Panics
+    /// If `links` is empty.
+    pub fn route(&mut self, hosts: impl IntoIterator<Item = HostId>, links: &[LinkId]) {
+        assert!(!links.is_empty(), "a route needs a link");
+        let group = (self.members.len() as u32, links.len() as u32);
+        self.members.extend_from_slice(links);
+        for host in hosts {
+            let i = host.0 as usize;
+            if self.routes.len() <= i {
+                self.routes.resize(i + 1, (0, 0));
+            }
+            self.routes[i] = group;
+        }
+    }
+
+    /// Changes the seed, and with it the link of every flow.
+    pub fn rehash(&mut self, seed: u64) {
+        self.seed = seed;
+    }
+
+    pub(crate) fn next(&self, packet: &Packet) -> Option<LinkId> {
+        let &(first, len) = self.routes.get(packet.to.0 as usize)?;
+        match len {
+            0 => None,
+            1 => Some(self.members[first as usize]),
+            _ => {
+                let hash = mix(packet.flow ^ self.seed) >> 32;
+                Some(self.members[first as usize + ((hash * u64::from(len)) >> 32) as usize])
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{Addr, flow_hash};
+    use srd_core::{Ecn, Time};
+
+    fn packet(port: u16) -> Packet {
+        let (src, dst) = (Addr::of(HostId(0), port), Addr::of(HostId(1), 4791));
+        let flow = flow_hash(src, dst);
+        let (ecn, sent) = (Ecn::NotEct, Time::ZERO);
+        Packet { serial: 0, src, dst, to: HostId(1), flow, ecn, corrupted: false, sent, data: Vec::new() }
+    }
+
+    #[test]
+    fn next_spreads_ports_evenly_and_changes_with_the_seed() {
+        let mut switch = Switch::new(11);
+        let links: Vec<LinkId> = (0..8).map(LinkId).collect();
+        switch.route([HostId(1)], &links);
+        let chosen: Vec<LinkId> = (0..8_000).map(|p| switch.next(&packet(p)).expect("a route")).collect();
+        for link in &links {
+            let share = chosen.iter().filter(|l| *l == link).count();
+            assert!((850..1_150).contains(&share), "{share} of 8000 ports on {link:?}");
+        }
+        switch.rehash(12);
+        let moved = (0..8_000).filter(|p| switch.next(&packet(*p)) != Some(chosen[usize::from(*p)])).count();
+        assert!(moved > 6_500, "{moved} of 8000 flows moved");
+    }
+
+    #[test]
+    fn next_without_a_route_is_none() {
+        let mut switch = Switch::new(1);
+        assert_eq!(switch.next(&packet(1)), None);
+        switch.route([HostId(5)], &[LinkId(0)]);
+        assert_eq!(switch.next(&packet(1)), None);
+    }
+}

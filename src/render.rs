@@ -1,0 +1,35 @@
+//! Output: one place that writes to the terminal.
+
+use std::io::{self, Write as _};
+
+use serde::Serialize;
+
+use crate::exit::{Exit, Fault, Result};
+
+/// One JSON object on standard output.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Fault::new(Exit::Failed, e))?;
+    self::text(&text)
+}
+
+/// Text and a line end on standard output. Whoever closed our output has read enough: that is no error.
+pub(crate) fn text(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Fault::new(Exit::Setup, anyhow::Error::new(e).context("cannot write the report to standard output")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A line on standard error.
+pub(crate) fn note(text: &str) {
+    // There is nobody left to tell.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// One sentence about what went wrong on standard error.
+pub(crate) fn complain(text: &str) {
+    note(&format!("srd: {text}"));
+}

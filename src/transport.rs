@@ -1,0 +1,231 @@
+//! From command-line options to a bound driver and a checked configuration.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use srd::udp::{BindError, UdpDriver, UdpOptions, WaitMode};
+use srd::{CcChoice, CheckedConfig, Checksum, Config, Span};
+
+use crate::exit::{Exit, Fault, Result};
+use crate::units;
+
+/// Options of whatever speaks SRD over UDP.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TransportArgs {
+    /// Paths (UDP source ports) per connection, 1 to 256
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) paths: u16,
+    /// How to wait: spin takes a core and is fastest, sleep is kind to others, adaptive spins for 50 us and then sleeps
+    #[arg(long, value_enum, default_value_t = Mode::Adaptive)]
+    pub(crate) mode: Mode,
+    /// Run on this CPU only
+    #[arg(long, value_name = "N")]
+    pub(crate) cpu: Option<usize>,
+    /// MTU to assume, in bytes with IP and UDP headers [default: what the interface says]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(560..=9264))]
+    pub(crate) mtu: Option<u16>,
+    /// Congestion control: 'delay', or 'fixed:RATE' in bits per second, such as fixed:10G
+    #[arg(long, value_name = "CC", default_value = "delay", value_parser = units::congestion_control)]
+    pub(crate) cc: CcChoice,
+    /// Carry a CRC32C in every packet instead of relying on the UDP checksum
+    #[arg(long)]
+    pub(crate) checksum: bool,
+}
+
+/// What to do while there is nothing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Mode {
+    /// Look again at once.
+    Spin,
+    /// Sleep until something arrives.
+    Sleep,
+    /// Look for a while, then sleep.
+    Adaptive,
+}
+
+impl Mode {
+    /// Its name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Mode::Spin => "spin",
+            Mode::Sleep => "sleep",
+            Mode::Adaptive => "adaptive",
+        }
+    }
+}
+
+/// Time that the adaptive mode spins: about what a wake-up costs.
+const ADAPTIVE_SPIN: Duration = Duration::from_micros(50);
+/// IP and UDP headers.
+const HEADERS_V4: u16 = 28;
+/// IPv6 and UDP headers.
+const HEADERS_V6: u16 = 48;
+
+impl TransportArgs {
+    /// The protocol's configuration for an endpoint at an address of `local`'s family.
+    pub(crate) fn config(&self, local: SocketAddr, peer_timeout: Span) -> Result<CheckedConfig> {
+        let plain = Config::default();
+        let headers = if local.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
+        let config = Config {
+            paths: self.paths,
+            path_pool: pool(self.paths),
+            max_datagram: self.mtu.map_or(plain.max_datagram, |mtu| mtu - headers),
+            cc: self.cc,
+            checksum: if self.checksum { Checksum::Crc32c } else { Checksum::Udp },
+            peer_timeout,
+            keepalive: plain.keepalive.min(peer_timeout / 4),
+            ..plain
+        };
+        config.check().map_err(|e| Fault::new(Exit::Usage, e))
+    }
+
+    /// Pins the process if asked to, and binds a driver.
+    pub(crate) fn bind(&self, addr: SocketAddr) -> Result<UdpDriver> {
+        if let Some(cpu) = self.cpu {
+            pin(cpu)?;
+        }
+        let wait = match self.mode {
+            Mode::Spin => WaitMode::Spin,
+            Mode::Sleep => WaitMode::Sleep,
+            Mode::Adaptive => WaitMode::Adaptive { spin: ADAPTIVE_SPIN },
+        };
+        let options = UdpOptions { source_ports: pool(self.paths), wait, mtu: self.mtu, ..UdpOptions::default() };
+        bind(addr, options)
+    }
+}
+
+/// Binds a driver; what goes wrong is the set-up's fault.
+pub(crate) fn bind(addr: SocketAddr, options: UdpOptions) -> Result<UdpDriver> {
+    UdpDriver::bind(addr, options).map_err(|e: BindError| Fault::new(Exit::Setup, e))
+}
+
+/// A pool of source ports from which dead paths can be replaced for long.
+pub(crate) fn pool(paths: u16) -> u16 {
+    (4 * paths).max(Config::default().path_pool)
+}
+
+/// 32 bytes of chance from the operating system, for [`srd::Endpoint::new`].
+pub(crate) fn seed() -> Result<[u8; 32]> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed)
+        .map_err(|e| Fault::setup(format_args!("the operating system has no random numbers to give: {e}")))?;
+    Ok(seed)
+}
+
+fn pin(cpu: usize) -> Result<()> {
+    let me = Pid::from_raw(0);
+    let mut set = CpuSet::new();
+    set.set(cpu).and_then(|()| sched_setaffinity(me, &set)).map_err(|e| {
+        let allowed = sched_getaffinity(me).map(|set| {
+            (0..CpuSet::count())
+                .filter(|&k| set.is_set(k).unwrap_or(false))
+                .map(|k| k.to_string())
+                .collect::<Vec<_>>()
+                .join(", ")
+        });
+        match allowed {
+            Ok(list) => Fault::setup(format_args!("cannot run on CPU {cpu}; this process may use: {list}")),
+            Err(_) => Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("cannot run on CPU {cpu}"))),
+        }
+    })
+}
+
+/// A host with an optional port, as given on the command line: `host`, `host:port`, `10.0.0.1:5000`, `::1`, `[::1]:5000`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Target {
+    host: String,
+    port: Option<u16>,
+}
+
+impl std::str::FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Target, String> {
+        if let Ok(addr) = text.parse::<SocketAddr>() {
+            return Ok(Target { host: addr.ip().to_string(), port: Some(addr.port()) });
+        }
+        let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+        if let Ok(ip) = bare.parse::<IpAddr>() {
+            return Ok(Target { host: ip.to_string(), port: None });
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => {
+                (host, Some(port.parse().map_err(|_| format!("'{port}' is no port number from 1 to 65535"))?))
+            }
+            None => (text, None),
+        };
+        if host.is_empty() || host.contains([':', '[', ']', ' ', '/']) || port == Some(0) {
+            return Err(format!("'{text}' is no HOST or HOST:PORT"));
+        }
+        Ok(Target { host: host.to_owned(), port })
+    }
+}
+
+impl Target {
+    /// The address to send to; `port` counts when the target names none.
+    pub(crate) fn resolve(&self, port: u16) -> Result<SocketAddr> {
+        let host = &self.host;
+        let found = (host.as_str(), self.port.unwrap_or(port)).to_socket_addrs().map_err(|e| {
+            Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("cannot find the address of host '{host}'")))
+        })?;
+        found.min_by_key(SocketAddr::is_ipv6).ok_or_else(|| Fault::setup(format_args!("host '{host}' has no address")))
+    }
+}
+
+/// The unspecified address of the family of `peer`, any port.
+pub(crate) fn any_port(peer: SocketAddr) -> SocketAddr {
+    let ip: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    SocketAddr::new(ip, 0)
+}
+
+/// Asks the kernel whether datagrams to `peer` would leave this host at all, because the protocol itself takes such
+/// trouble for loss and goes on trying.
+pub(crate) fn check_route(peer: SocketAddr) -> Result<()> {
+    let told = UdpSocket::bind(any_port(peer)).and_then(|socket| socket.connect(peer));
+    told.map_err(|e| {
+        use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
+        let what = match e.kind() {
+            NetworkUnreachable | HostUnreachable => format!("no route to {}; see 'ip route get {0}'", peer.ip()),
+            PermissionDenied => {
+                format!("no permission to send to {peer}; it is a broadcast address or a firewall forbids it")
+            }
+            _ => format!("cannot send to {peer}"),
+        };
+        Fault::new(Exit::Setup, anyhow::Error::new(e).context(what))
+    })
+}
+
+/// Whether the host of `peer` says that nothing listens there. An empty datagram of a connected socket brings the answer,
+/// if the host gives one, as the error of a later call.
+pub(crate) fn is_refused(peer: SocketAddr) -> bool {
+    const PATIENCE: Duration = Duration::from_millis(100);
+    let answer = UdpSocket::bind(any_port(peer)).and_then(|socket| {
+        socket.connect(peer)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.send(&[])?;
+        socket.recv(&mut [0; 64])
+    });
+    answer.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_with_and_without_port() {
+        let target = |host: &str, port| Ok(Target { host: host.to_owned(), port });
+        assert_eq!("10.0.0.1".parse(), target("10.0.0.1", None));
+        assert_eq!("10.0.0.1:5000".parse(), target("10.0.0.1", Some(5000)));
+        assert_eq!("node-3.lab:5000".parse(), target("node-3.lab", Some(5000)));
+        assert_eq!("::1".parse(), target("::1", None));
+        assert_eq!("[::1]".parse(), target("::1", None));
+        assert_eq!("[::1]:5000".parse(), target("::1", Some(5000)));
+        for text in ["", ":5000", "host:", "host:0", "host:70000", "a:b:c", "http://host"] {
+            assert!(text.parse::<Target>().is_err(), "{text}");
+        }
+    }
+}

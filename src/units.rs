@@ -1,0 +1,141 @@
+//! Numbers as people write them on a command line and read them in a table.
+
+use srd::{CcChoice, Span};
+
+/// Largest message, in bytes: the core's default limit, which is EFA's.
+pub(crate) const MAX_SIZE: u64 = 1 << 30;
+
+/// A message size: `64`, `8k`, `1M`, `1G`, powers of 1,024.
+pub(crate) fn size(text: &str) -> Result<u32, String> {
+    let bytes = scaled(text, 1024).ok_or_else(|| format!("'{text}' is no size; write for example 64, 8k or 1M"))?;
+    if (1..=MAX_SIZE).contains(&bytes) {
+        Ok(bytes as u32)
+    } else {
+        Err(format!("{text} is out of range, messages have 1 byte to 1G"))
+    }
+}
+
+/// A count: `1000`, `20k`, `1M`, powers of 1,000.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    match scaled(text, 1000) {
+        Some(n) if n > 0 => Ok(n),
+        _ => Err(format!("'{text}' is no count; write for example 1000, 20k or 1M")),
+    }
+}
+
+/// A time in seconds, above zero and at most a day.
+pub(crate) fn seconds(text: &str) -> Result<Span, String> {
+    match text.trim_end_matches('s').parse::<f64>() {
+        Ok(s) if s > 0.0 && s <= 86_400.0 => Ok(Span::from_secs_f64(s)),
+        _ => Err(format!("'{text}' is no time in seconds above 0 and up to 86400")),
+    }
+}
+
+/// A time in seconds that may be zero, at most a day.
+pub(crate) fn seconds_or_none(text: &str) -> Result<Span, String> {
+    if text.parse() == Ok(0.0) { Ok(Span::ZERO) } else { seconds(text) }
+}
+
+/// A loss share in per cent, in parts per million.
+pub(crate) fn percent(text: &str) -> Result<u32, String> {
+    match text.trim_end_matches('%').trim_end().parse::<f64>() {
+        Ok(p) if (0.0..=90.0).contains(&p) => Ok((p * 1e4).round() as u32),
+        _ => Err(format!("'{text}' is no share in per cent from 0 to 90")),
+    }
+}
+
+/// A congestion controller: `delay`, or `fixed:RATE` with RATE in bits per second.
+pub(crate) fn congestion_control(text: &str) -> Result<CcChoice, String> {
+    if text == "delay" {
+        return Ok(CcChoice::Delay);
+    }
+    let bits = text.strip_prefix("fixed:").and_then(|r| scaled(r, 1000)).filter(|&b| b >= 8_000);
+    let rate = bits.ok_or_else(|| format!("'{text}' is neither 'delay' nor 'fixed:RATE' such as fixed:10G"))? / 8;
+    // A window that never binds before the rate does: 10 ms of it, at least 16 packets of 9 KB.
+    Ok(CcChoice::Fixed { rate, window: (rate / 100).max(16 * 9000) })
+}
+
+/// A number with an optional suffix k, M or G (any case, `iB` or `B` may follow) for the powers of `base`.
+fn scaled(text: &str, base: u64) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(end);
+    let power = match suffix.to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
+        "" => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(base.pow(power))
+}
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (k, c) in digits.chars().enumerate() {
+        if k > 0 && (digits.len() - k).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Bytes in the unit that keeps the number short.
+pub(crate) fn bytes(n: u64) -> String {
+    match n {
+        0..10_000 => format!("{n} B"),
+        10_000..10_000_000 => format!("{:.1} KB", n as f64 / 1e3),
+        10_000_000..10_000_000_000 => format!("{:.1} MB", n as f64 / 1e6),
+        _ => format!("{:.1} GB", n as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_takes_suffixes() {
+        let sizes =
+            [("64", 64), ("8k", 8192), ("8K", 8192), ("8KiB", 8192), ("8kb", 8192), ("1M", 1 << 20), ("1g", 1 << 30)];
+        for (text, n) in sizes {
+            assert_eq!(size(text), Ok(n), "{text}");
+        }
+        for text in ["", "k", "8x", "-1", "1.5k", "0", "2G", "99999999999999999999", "17179869184G"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn congestion_control_takes_bits_per_second() {
+        assert_eq!(congestion_control("delay"), Ok(CcChoice::Delay));
+        let fixed = CcChoice::Fixed { rate: 1_250_000_000, window: 12_500_000 };
+        assert_eq!(congestion_control("fixed:10G"), Ok(fixed));
+        for text in ["", "fixed", "fixed:", "fixed:0", "fixed:fast", "bbr"] {
+            assert!(congestion_control(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn percent_becomes_parts_per_million() {
+        assert_eq!([percent("1"), percent("0.01%"), percent("0")], [Ok(10_000), Ok(100), Ok(0)]);
+        assert!(["-1", "91", "x", "nan"].iter().all(|t| percent(t).is_err()));
+    }
+
+    #[test]
+    fn seconds_must_make_sense() {
+        assert_eq!([seconds("2"), seconds("0.5s")], [Ok(Span::from_secs(2)), Ok(Span::from_millis(500))]);
+        assert!(["0", "-1", "x", "nan", "inf", "1e9"].iter().all(|t| seconds(t).is_err()));
+        assert_eq!(seconds_or_none("0"), Ok(Span::ZERO));
+    }
+
+    #[test]
+    fn thousands_are_separated() {
+        assert_eq!(
+            [thousands(0), thousands(999), thousands(1000), thousands(1_234_567)],
+            ["0", "999", "1,000", "1,234,567"]
+        );
+    }
+}

@@ -1,0 +1,639 @@
+//! A network that misbehaves on request: [`Faulty`] wraps any driver and loses, repeats, damages and delays datagrams.
+//!
+//! Which datagram meets which fault depends on the seed and on the order of the datagrams, on nothing else; every kind of
+//! fault draws from a generator of its own, so that switching one on does not move the others. The module has no I/O and no
+//! clock of its own: both are the wrapped driver's. It never invents bytes that were not sent, except the flipped bit of a
+//! damaged datagram, and it never keeps more than [`Faults::max_held`] datagrams back.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+
+use crate::batch::{Burst, TxBatch};
+use crate::driver::{Driver, RxMeta, SourcePort};
+use crate::time::{Span, Time};
+use crate::upper::{Gather, Token};
+
+/// A probability in parts per million.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Share(u32);
+
+impl Share {
+    /// Never.
+    pub const NEVER: Share = Share(0);
+    /// Always.
+    pub const ALWAYS: Share = Share(1_000_000);
+
+    /// `n` in a million; more than a million counts as always.
+    pub const fn per_million(n: u32) -> Share {
+        if n > 1_000_000 { Share::ALWAYS } else { Share(n) }
+    }
+
+    /// `n` in a hundred; more than a hundred counts as always.
+    pub const fn percent(n: u32) -> Share {
+        Share::per_million(n.saturating_mul(10_000))
+    }
+
+    /// The number of times in a million.
+    pub const fn as_per_million(self) -> u32 {
+        self.0
+    }
+
+    fn hits(self, rng: &mut Xoshiro256PlusPlus) -> bool {
+        // No draw when it cannot matter; else the upper bits of a 64-bit product give a number in 0..1_000_000.
+        self.0 > 0 && below(rng, 1_000_000) < u64::from(self.0)
+    }
+}
+
+impl std::fmt::Debug for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} %", f64::from(self.0) / 1e4)
+    }
+}
+
+/// What goes wrong, and how often. The default is nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Faults {
+    /// Sent datagrams that vanish. Default never.
+    pub loss: Share,
+    /// Sent datagrams that arrive twice. Default never.
+    pub duplicate: Share,
+    /// Sent datagrams in which one bit is flipped. Default never.
+    pub corrupt: Share,
+    /// Sent datagrams that are held back while later ones pass. Default never.
+    pub delay: Share,
+    /// Shortest time that a datagram is held back. Default 100 us: a few datagrams' worth of reordering.
+    pub delay_min: Span,
+    /// Longest time that a datagram is held back, at least `delay_min`. Default 1 ms.
+    pub delay_max: Span,
+    /// Datagrams held back at once; when as many wait, further ones pass undelayed. Default 4096.
+    pub max_held: usize,
+    /// Received datagrams that vanish. Default never.
+    pub recv_loss: Share,
+}
+
+impl Default for Faults {
+    fn default() -> Faults {
+        Faults {
+            loss: Share::NEVER,
+            duplicate: Share::NEVER,
+            corrupt: Share::NEVER,
+            delay: Share::NEVER,
+            delay_min: Span::from_micros(100),
+            delay_max: Span::from_millis(1),
+            max_held: 4096,
+            recv_loss: Share::NEVER,
+        }
+    }
+}
+
+/// What a [`Faulty`] driver has done so far, in datagrams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FaultCounts {
+    /// Handed to the wrapped driver or thrown away; everything that was to be sent, once.
+    pub offered: u64,
+    /// Lost at random when sent.
+    pub lost: u64,
+    /// Sent twice.
+    pub duplicated: u64,
+    /// Damaged.
+    pub corrupted: u64,
+    /// Held back.
+    pub delayed: u64,
+    /// Swallowed by a black hole.
+    pub swallowed: u64,
+    /// Lost at random when received.
+    pub recv_lost: u64,
+}
+
+/// A driver that wraps another one and injects faults: see the module documentation.
+#[derive(Debug)]
+pub struct Faulty<D> {
+    inner: D,
+    faults: Faults,
+    holes: Vec<BlackHole>,
+    dice: Dice,
+    counts: FaultCounts,
+    held: BinaryHeap<Reverse<Held>>,
+    next_held: u64,
+    /// Rebuilt batches, and one burst's bytes: working memory.
+    out: TxBatch,
+    bytes: Vec<u8>,
+    fates: Vec<Fate>,
+}
+
+/// One generator per kind of fault.
+#[derive(Debug)]
+struct Dice {
+    loss: Xoshiro256PlusPlus,
+    duplicate: Xoshiro256PlusPlus,
+    corrupt: Xoshiro256PlusPlus,
+    delay: Xoshiro256PlusPlus,
+    recv_loss: Xoshiro256PlusPlus,
+}
+
+#[derive(Debug)]
+struct BlackHole {
+    ports: Vec<SourcePort>,
+    from: Time,
+    until: Time,
+}
+
+/// What becomes of one datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Fate {
+    gone: bool,
+    twice: bool,
+    /// Which bit, as a fraction of the datagram in 2^-32.
+    flip: Option<u32>,
+    hold: Option<Span>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    release: Time,
+    number: u64,
+    head: Head,
+    bytes: Vec<u8>,
+}
+
+/// Where datagrams go, and how: a [`Burst`] without its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
+    to: SocketAddr,
+    from: Option<IpAddr>,
+    port: SourcePort,
+    ect: bool,
+    segment: usize,
+}
+
+impl Head {
+    fn of(burst: &Burst<'_>) -> Head {
+        let Burst { to, from, port, ect, segment, .. } = *burst;
+        Head { to, from, port, ect, segment }
+    }
+
+    /// Adds a burst of these bytes to a batch.
+    fn push(self, batch: &mut TxBatch, bytes: &[u8]) {
+        let mut burst = batch.burst(self.to, self.port, self.segment).ect(self.ect);
+        if let Some(from) = self.from {
+            burst = burst.from(from);
+        }
+        burst.inline(bytes);
+        burst.finish();
+    }
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Held) -> Ordering {
+        (self.release, self.number).cmp(&(other.release, other.number))
+    }
+}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Held) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<D: Driver> Faulty<D> {
+    /// Wraps `inner`; `seed` decides which datagrams meet which fault.
+    pub fn new(inner: D, faults: Faults, seed: u64) -> Faulty<D> {
+        let dice = |purpose: u64| Xoshiro256PlusPlus::seed_from_u64(seed ^ (purpose << 56));
+        Faulty {
+            inner,
+            faults,
+            holes: Vec::new(),
+            dice: Dice { loss: dice(1), duplicate: dice(2), corrupt: dice(3), delay: dice(4), recv_loss: dice(5) },
+            counts: FaultCounts::default(),
+            held: BinaryHeap::new(),
+            next_held: 0,
+            out: TxBatch::new(),
+            bytes: Vec::new(),
+            fates: Vec::new(),
+        }
+    }
+
+    /// Changes what goes wrong from now on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    /// Swallows everything that is sent from one of `ports`, silently, from time `from` (inclusive) until `until`
+    /// (exclusive; [`Time::NEVER`] for good). Black holes add up.
+    pub fn black_hole(&mut self, ports: impl IntoIterator<Item = SourcePort>, from: Time, until: Time) {
+        self.holes.push(BlackHole { ports: ports.into_iter().collect(), from, until });
+    }
+
+    /// Closes all black holes.
+    pub fn heal(&mut self) {
+        self.holes.clear();
+    }
+
+    /// What has been done so far.
+    pub fn counts(&self) -> FaultCounts {
+        self.counts
+    }
+
+    /// The wrapped driver.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// The wrapped driver.
+    pub fn inner_mut(&mut self) -> &mut D {
+        &mut self.inner
+    }
+
+    /// The wrapped driver, without its faults. What is held back is lost.
+    pub fn into_inner(self) -> D {
+        self.inner
+    }
+
+    /// Draws the fate of every datagram of a batch; whether any of them is not simply sent.
+    fn draw(&mut self, batch: &TxBatch) -> bool {
+        let Faulty { inner, faults, holes, dice, counts, held, fates, .. } = self;
+        fates.clear();
+        let now = if holes.is_empty() { Time::ZERO } else { inner.now() };
+        let mut free = faults.max_held.saturating_sub(held.len());
+        let mut any = false;
+        for burst in batch.bursts() {
+            let hole = holes.iter().any(|h| h.from <= now && now < h.until && h.ports.contains(&burst.port));
+            for _ in 0..burst.datagrams() {
+                // Every die is thrown for every datagram, so that one fault does not move the others.
+                let lost = faults.loss.hits(&mut dice.loss);
+                let mut fate = Fate {
+                    gone: lost || hole,
+                    twice: faults.duplicate.hits(&mut dice.duplicate),
+                    flip: faults.corrupt.hits(&mut dice.corrupt).then(|| dice.corrupt.next_u32()),
+                    hold: None,
+                };
+                if faults.delay.hits(&mut dice.delay) {
+                    let range = (faults.delay_max - faults.delay_min).as_nanos().saturating_add(1);
+                    let hold = faults.delay_min + Span::from_nanos(below(&mut dice.delay, range));
+                    if !fate.gone && free > 0 {
+                        free -= 1;
+                        fate.hold = Some(hold);
+                    }
+                }
+                counts.offered += 1;
+                if fate.gone {
+                    fate = Fate { gone: true, ..Fate::default() };
+                    if hole {
+                        counts.swallowed += 1;
+                    } else {
+                        counts.lost += 1;
+                    }
+                }
+                counts.duplicated += u64::from(fate.twice);
+                counts.corrupted += u64::from(fate.flip.is_some());
+                counts.delayed += u64::from(fate.hold.is_some());
+                any |= fate != Fate::default();
+                fates.push(fate);
+            }
+        }
+        any
+    }
+
+    /// Writes what is left of `burst` into the outgoing batch, and keeps back what is delayed.
+    fn rebuild(&mut self, burst: &Burst<'_>, fates: &[Fate], mem: &dyn Gather) {
+        self.bytes.clear();
+        burst.copy_to(mem, &mut self.bytes);
+        let head = Head::of(burst);
+        let (mut kept, mut read) = (0, 0);
+        for fate in fates {
+            let end = (read + head.segment).min(self.bytes.len());
+            if let Some(fraction) = fate.flip {
+                let bit = ((8 * (end - read) as u64 * u64::from(fraction)) >> 32) as usize;
+                self.bytes[read + bit / 8] ^= 1 << (bit % 8);
+            }
+            if fate.twice {
+                // A copy of its own, ahead of the burst: the two need not arrive next to each other.
+                head.push(&mut self.out, &self.bytes[read..end]);
+            }
+            if let Some(hold) = fate.hold {
+                let release = self.inner.now() + hold;
+                let number = self.next_held;
+                self.next_held += 1;
+                let bytes = self.bytes[read..end].to_vec();
+                self.held.push(Reverse(Held { release, number, head, bytes }));
+            }
+            if !fate.gone && fate.hold.is_none() {
+                // Close the gap that missing datagrams left; all keep the same length, only the last may be shorter.
+                self.bytes.copy_within(read..end, kept);
+                kept += end - read;
+            }
+            read = end;
+        }
+        if kept > 0 {
+            head.push(&mut self.out, &self.bytes[..kept]);
+        }
+    }
+
+    /// Sends what was held back long enough.
+    fn release(&mut self) -> io::Result<()> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let now = self.inner.now();
+        self.out.clear();
+        while self.held.peek().is_some_and(|h| h.0.release <= now) {
+            let Some(Reverse(h)) = self.held.pop() else { break };
+            h.head.push(&mut self.out, &h.bytes);
+        }
+        if self.out.is_empty() { Ok(()) } else { self.inner.send(&self.out, &NoPayload) }
+    }
+}
+
+impl<D: Driver> Driver for Faulty<D> {
+    fn now(&mut self) -> Time {
+        self.inner.now()
+    }
+
+    fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> io::Result<usize> {
+        self.release()?;
+        let Faulty { inner, faults, dice, counts, .. } = self;
+        if faults.recv_loss == Share::NEVER {
+            return inner.recv(sink);
+        }
+        inner.recv(&mut |meta, bytes| {
+            if faults.recv_loss.hits(&mut dice.recv_loss) {
+                counts.recv_lost += 1;
+            } else {
+                sink(meta, bytes);
+            }
+        })
+    }
+
+    fn send(&mut self, batch: &TxBatch, mem: &dyn Gather) -> io::Result<()> {
+        self.release()?;
+        if !self.draw(batch) {
+            return self.inner.send(batch, mem);
+        }
+        self.out.clear();
+        let fates = std::mem::take(&mut self.fates);
+        let mut rest = &fates[..];
+        for burst in batch.bursts() {
+            let (own, others) = rest.split_at(burst.datagrams());
+            self.rebuild(&burst, own, mem);
+            rest = others;
+        }
+        self.fates = fates;
+        if self.out.is_empty() { Ok(()) } else { self.inner.send(&self.out, &NoPayload) }
+    }
+
+    fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
+        let release = self.held.peek().map(|h| h.0.release);
+        let until = match (until, release) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        self.inner.wait(until)?;
+        self.release()
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.inner.local_addr()
+    }
+
+    fn source_ports(&self) -> u16 {
+        self.inner.source_ports()
+    }
+
+    fn max_datagram(&mut self, to: SocketAddr) -> u16 {
+        self.inner.max_datagram(to)
+    }
+}
+
+/// Batches that hold all their bytes ask for no payload.
+struct NoPayload;
+
+impl Gather for NoPayload {
+    fn payload(&self, token: Token, _: u32, _: usize) -> &[u8] {
+        unreachable!("a rebuilt batch names payload of {token:?}")
+    }
+}
+
+/// A number in `0..range`; the bias of the multiplication is far below what anybody could measure here.
+fn below(rng: &mut Xoshiro256PlusPlus, range: u64) -> u64 {
+    ((u128::from(rng.next_u64()) * u128::from(range)) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A driver in memory: keeps what is sent, hands out what it is told to, and its clock stands still.
+    #[derive(Default)]
+    struct Tape {
+        now: Time,
+        sent: Vec<(SourcePort, Vec<u8>)>,
+        bursts: usize,
+        incoming: Vec<Vec<u8>>,
+        waited: Vec<Option<Time>>,
+    }
+
+    const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
+
+    impl Driver for Tape {
+        fn now(&mut self) -> Time {
+            self.now
+        }
+
+        fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> io::Result<usize> {
+            let meta = RxMeta { from: PEER, to: None, ecn: crate::Ecn::NotEct, at: self.now };
+            let n = self.incoming.len();
+            self.incoming.drain(..).for_each(|d| sink(&meta, &d));
+            Ok(n)
+        }
+
+        fn send(&mut self, batch: &TxBatch, mem: &dyn Gather) -> io::Result<()> {
+            for burst in batch.bursts() {
+                self.bursts += 1;
+                let mut bytes = Vec::new();
+                burst.copy_to(mem, &mut bytes);
+                assert_eq!(bytes.len(), burst.len);
+                self.sent.extend(bytes.chunks(burst.segment).map(|d| (burst.port, d.to_vec())));
+            }
+            Ok(())
+        }
+
+        fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
+            self.waited.push(until);
+            if let Some(t) = until {
+                self.now = self.now.max(t);
+            }
+            Ok(())
+        }
+
+        fn local_addr(&self) -> SocketAddr {
+            PEER
+        }
+
+        fn source_ports(&self) -> u16 {
+            4
+        }
+
+        fn max_datagram(&mut self, _: SocketAddr) -> u16 {
+            1472
+        }
+    }
+
+    /// `n` datagrams of 8 bytes that begin with their number, and one of 3, as one burst.
+    fn burst(port: u16, first: u32, n: u32) -> TxBatch {
+        let mut bytes = Vec::new();
+        for k in first..first + n {
+            bytes.extend_from_slice(&k.to_be_bytes());
+            bytes.extend_from_slice(&[0xaa; 4]);
+        }
+        bytes.extend_from_slice(b"end");
+        let mut batch = TxBatch::new();
+        let mut burst = batch.burst(PEER, SourcePort(port), 8);
+        burst.inline(&bytes);
+        burst.finish();
+        batch
+    }
+
+    fn numbers(sent: &[(SourcePort, Vec<u8>)]) -> Vec<u32> {
+        sent.iter().filter(|(_, d)| d.len() == 8).map(|(_, d)| u32::from_be_bytes([d[0], d[1], d[2], d[3]])).collect()
+    }
+
+    fn run(faults: Faults, seed: u64) -> Faulty<Tape> {
+        let mut driver = Faulty::new(Tape::default(), faults, seed);
+        for k in 0..100 {
+            driver.send(&burst(0, k * 100, 100), &NoPayload).expect("send");
+        }
+        driver
+    }
+
+    #[test]
+    fn no_faults_bursts_pass_unchanged() {
+        let driver = run(Faults::default(), 1);
+        assert_eq!(numbers(&driver.inner.sent), (0..10_000).collect::<Vec<_>>());
+        assert_eq!(driver.inner.bursts, 100);
+        assert_eq!(driver.counts(), FaultCounts { offered: 10_100, ..FaultCounts::default() });
+    }
+
+    #[test]
+    fn loss_share_is_kept_and_the_rest_stays_in_order() {
+        let driver = run(Faults { loss: Share::percent(10), ..Faults::default() }, 2);
+        let lost = driver.counts().lost;
+        assert!((900..1_130).contains(&lost), "{lost} of 10,100 lost");
+        assert_eq!(driver.inner.sent.len() as u64, 10_100 - lost);
+        assert!(numbers(&driver.inner.sent).is_sorted());
+        assert!(driver.inner.sent.iter().all(|(_, d)| d.len() == 8 || d == b"end"));
+    }
+
+    #[test]
+    fn same_seed_same_faults() {
+        let faults = Faults {
+            loss: Share::percent(5),
+            duplicate: Share::percent(5),
+            corrupt: Share::percent(5),
+            delay: Share::percent(5),
+            ..Faults::default()
+        };
+        let (a, b, c) = (run(faults, 3), run(faults, 3), run(faults, 4));
+        assert!(a.inner.sent == b.inner.sent, "{:?} against {:?}", a.counts(), b.counts());
+        assert!(a.inner.sent != c.inner.sent, "two seeds, one outcome");
+    }
+
+    #[test]
+    fn second_fault_does_not_move_the_first() {
+        let loss = Faults { loss: Share::percent(5), ..Faults::default() };
+        let both = Faults { delay: Share::percent(20), duplicate: Share::percent(20), ..loss };
+        let (a, mut b) = (run(loss, 5), run(both, 5));
+        b.inner.now = Time::ZERO + both.delay_max;
+        b.wait(None).expect("wait");
+        let mut all = numbers(&b.inner.sent);
+        all.sort_unstable();
+        all.dedup();
+        assert!(numbers(&a.inner.sent) == all, "{:?} against {:?}", a.counts(), b.counts());
+    }
+
+    #[test]
+    fn duplicate_every_datagram_twice() {
+        let driver = run(Faults { duplicate: Share::ALWAYS, ..Faults::default() }, 6);
+        let mut all = numbers(&driver.inner.sent);
+        all.sort_unstable();
+        assert_eq!(all, (0..20_000).map(|k| k / 2).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn corrupt_exactly_one_bit_differs() {
+        let clean = run(Faults::default(), 7);
+        let driver = run(Faults { corrupt: Share::ALWAYS, ..Faults::default() }, 7);
+        for ((_, a), (_, b)) in clean.inner.sent.iter().zip(&driver.inner.sent) {
+            let bits: u32 = a.iter().zip(b).map(|(x, y)| (x ^ y).count_ones()).sum();
+            assert_eq!((a.len(), bits), (b.len(), 1));
+        }
+    }
+
+    #[test]
+    fn delay_released_by_the_clock_in_order_of_release() {
+        let faults = Faults { delay: Share::ALWAYS, ..Faults::default() };
+        let mut driver = Faulty::new(Tape::default(), faults, 8);
+        driver.send(&burst(0, 0, 50), &NoPayload).expect("send");
+        assert_eq!(driver.inner.sent.len(), 0);
+        driver.inner.now = Time::ZERO + faults.delay_min - Span::from_nanos(1);
+        assert_eq!(driver.recv(&mut |_, _| ()).expect("recv"), 0);
+        assert_eq!(driver.inner.sent.len(), 0);
+        driver.wait(None).expect("wait");
+        let first = driver.inner.waited[0].expect("a held datagram bounds the wait");
+        assert!(first >= Time::ZERO + faults.delay_min);
+        assert_eq!(driver.inner.sent.len(), 1);
+        driver.inner.now = Time::ZERO + faults.delay_max;
+        assert_eq!(driver.recv(&mut |_, _| ()).expect("recv"), 0);
+        assert_eq!(driver.inner.sent.len(), 51);
+        assert!(!numbers(&driver.inner.sent).is_sorted(), "random delays reorder");
+    }
+
+    #[test]
+    fn delay_holds_a_bounded_number() {
+        let faults = Faults { delay: Share::ALWAYS, max_held: 10, ..Faults::default() };
+        let driver = run(faults, 9);
+        assert_eq!(driver.held.len(), 10);
+        assert_eq!(driver.inner.sent.len(), 10_100 - 10);
+    }
+
+    #[test]
+    fn black_hole_only_its_ports_and_only_in_its_time() {
+        let mut driver = Faulty::new(Tape::default(), Faults::default(), 10);
+        let (from, until) = (Time::from_nanos(100), Time::from_nanos(200));
+        driver.black_hole([SourcePort(1), SourcePort(3)], from, until);
+        for now in [99, 100, 199, 200] {
+            driver.inner.now = Time::from_nanos(now);
+            for port in 0..4 {
+                driver.send(&burst(port, now as u32, 1), &NoPayload).expect("send");
+            }
+        }
+        let through = |port| {
+            let of_port: Vec<_> = driver.inner.sent.iter().filter(|(p, _)| *p == SourcePort(port)).cloned().collect();
+            numbers(&of_port)
+        };
+        assert_eq!([through(0), through(2)], [[99, 100, 199, 200]; 2]);
+        assert_eq!([through(1), through(3)], [[99, 200]; 2]);
+        assert_eq!(driver.counts().swallowed, 8);
+    }
+
+    #[test]
+    fn recv_loss_share_is_kept() {
+        let faults = Faults { recv_loss: Share::percent(50), ..Faults::default() };
+        let mut driver = Faulty::new(Tape::default(), faults, 11);
+        driver.inner.incoming = vec![vec![1]; 1000];
+        let mut got = 0;
+        driver.recv(&mut |_, _| got += 1).expect("recv");
+        assert!((400..600).contains(&got), "{got} of 1,000 arrived");
+        assert_eq!(driver.counts().recv_lost, 1000 - got);
+    }
+}

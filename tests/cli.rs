@@ -1,0 +1,483 @@
+//! The built command, run as users run it: reports, exit codes, one-sentence errors, and nothing that hangs.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// Whatever takes longer than this hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_srd"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[derive(Debug)]
+struct Output {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+/// Waits for the end of a process, and kills it if that does not come.
+fn finish(child: Child) -> Output {
+    let pid = child.id();
+    let (done, outcome) = mpsc::channel();
+    let waiting = std::thread::spawn(move || done.send(child.wait_with_output()));
+    let Ok(output) = outcome.recv_timeout(LIMIT) else {
+        signal(pid, Signal::SIGKILL);
+        panic!("still running after {LIMIT:?}");
+    };
+    drop(waiting);
+    let output = output.expect("wait for the command");
+    let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
+    Output { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn run(args: &[&str]) -> Output {
+    finish(command(args).spawn().expect("start the command"))
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid as i32), signal).expect("send a signal");
+}
+
+/// The one JSON object on standard output.
+fn json(output: &Output) -> Value {
+    match serde_json::from_str(&output.stdout) {
+        Ok(value @ Value::Object(_)) => value,
+        other => panic!("no JSON object but {other:?} in {output:?}"),
+    }
+}
+
+/// A server on a free port of the loopback interface.
+struct Server {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    addr: String,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Server {
+        let fixed = ["perf", "server", "--bind", "127.0.0.1", "--port", "0"];
+        let mut child = command(&[&fixed, args].concat()).stderr(Stdio::inherit()).spawn().expect("start the server");
+        let mut out = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("read the first line");
+        let addr = line.trim_end().strip_prefix("srd perf server: listening on ").expect("the first line says where");
+        let addr = addr.parse::<SocketAddr>().expect("an address").to_string();
+        Server { child, out, addr }
+    }
+
+    /// Reads until a line contains `text`.
+    fn says(&mut self, text: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let n = self.out.read_line(&mut line).expect("read a line");
+            assert!(n > 0, "the server ended without saying '{text}'");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    /// Waits for its end; its exit status, and what it has still said.
+    fn end(&mut self) -> (ExitStatus, String) {
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).expect("read the rest");
+        (self.child.wait().expect("wait for the server"), rest)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already, which is what we want.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A failed command: its exit code, nothing or one object on standard output, one sentence on standard error.
+fn fails(args: &[&str], code: i32, says: &[&str]) {
+    let output = run(args);
+    assert_eq!(output.code, Some(code), "{args:?}: {output:?}");
+    let sentence = output.stderr.trim_end();
+    assert!(!sentence.contains('\n') && sentence.starts_with("srd: "), "{args:?}: not one sentence: {sentence}");
+    for text in says {
+        assert!(sentence.contains(text), "{args:?}: '{text}' is not in: {sentence}");
+    }
+    if args.contains(&"--json") {
+        let report = json(&output);
+        assert_eq!(report["ok"], Value::Bool(false));
+        assert_eq!(report["exit_code"], Value::from(code));
+        assert_eq!(format!("srd: {}", report["error"].as_str().unwrap_or_default()), sentence);
+    } else {
+        assert_eq!(output.stdout, "", "{args:?}");
+    }
+}
+
+fn names(value: &Value, names: &[&str]) {
+    for name in names {
+        assert!(value.get(name).is_some_and(|v| !v.is_null()), "'{name}' is missing in {value:#}");
+    }
+}
+
+fn number(value: &Value, name: &str) -> f64 {
+    value[name].as_f64().unwrap_or_else(|| panic!("'{name}' is no number in {value:#}"))
+}
+
+const PERCENTILES: [&str; 6] = ["p50", "p90", "p99", "p999", "p9999", "max"];
+
+fn latency_is_sane(report: &Value) {
+    names(&report["latency_us"], &PERCENTILES);
+    let values = PERCENTILES.map(|p| number(&report["latency_us"], p));
+    assert!(values[0] > 0.0 && values.is_sorted(), "{values:?}");
+}
+
+#[test]
+fn demo_delivers_everything_exactly_once() {
+    let output = run(&["demo", "--messages", "2000", "--size", "4k", "--paths", "4", "--loss", "2", "--json"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let report = json(&output);
+    names(
+        &report,
+        &[
+            "ok",
+            "messages_sent",
+            "messages_delivered",
+            "duplicates",
+            "lost",
+            "out_of_order_share",
+            "goodput_gbps",
+            "paths",
+            "latency_us",
+            "seed",
+        ],
+    );
+    assert_eq!(report["ok"], Value::Bool(true));
+    assert_eq!((number(&report, "messages_sent"), number(&report, "messages_delivered")), (2000.0, 2000.0));
+    assert_eq!((number(&report, "duplicates"), number(&report, "lost")), (0.0, 0.0));
+    assert!(number(&report, "goodput_gbps") > 0.0);
+    assert!(number(&report["faults"], "lost_forward") > 0.0);
+    assert_eq!(report["paths"].as_array().map(Vec::len), Some(4));
+    latency_is_sane(&report);
+}
+
+#[test]
+fn demo_takes_its_seed_and_says_which() {
+    let run = |seed: &str| json(&run(&["demo", "-n", "50", "--size", "100", "--seed", seed, "--json"]));
+    let (a, b, c) = (run("7"), run("7"), run("10"));
+    assert_eq!((&a["seed"], &b["seed"], &c["seed"]), (&Value::from(7), &Value::from(7), &Value::from(10)));
+    assert_eq!(a["killed"]["path"], b["killed"]["path"]);
+    assert_ne!(a["killed"]["path"], c["killed"]["path"]);
+}
+
+#[test]
+fn demo_speaks_to_people() {
+    let output = run(&["demo", "--messages", "200", "--no-kill", "--loss", "0", "--seed", "1"]);
+    assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{output:?}");
+    assert!(output.stdout.contains("verdict: ok"), "{}", output.stdout);
+    assert!(output.stdout.contains("seed 1"), "{}", output.stdout);
+}
+
+#[test]
+fn demo_interrupted() {
+    let child = command(&["demo", "--messages", "1000M", "--json"]).spawn().expect("start the demo");
+    // Its handler is in place once it has bound its sockets, which take part in the process's open files.
+    let sockets = || {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", child.id())).expect("the demo runs");
+        files
+            .flatten()
+            .filter(|f| std::fs::read_link(f.path()).is_ok_and(|l| l.to_string_lossy().starts_with("socket:")))
+            .count()
+    };
+    while sockets() < 3 {
+        std::thread::yield_now();
+    }
+    signal(child.id(), Signal::SIGINT);
+    let output = finish(child);
+    assert_eq!(output.code, Some(130), "{output:?}");
+    assert_eq!(json(&output)["ok"], Value::Bool(false));
+    assert!(output.stderr.starts_with("srd: interrupted"), "{output:?}");
+}
+
+#[test]
+fn perf_reports_what_it_documents() {
+    let server = Server::start(&[]);
+    for test in ["lat", "bw", "rate"] {
+        let output = run(&["perf", test, &server.addr, "--time", "0.3", "--warmup", "0.05", "--paths", "3", "--json"]);
+        assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{test}: {output:?}");
+        let report = json(&output);
+        names(
+            &report,
+            &[
+                "test",
+                "size",
+                "depth",
+                "duration_s",
+                "bandwidth_gbps",
+                "messages_per_s",
+                "latency_us",
+                "retransmits",
+                "cpu_cores",
+                "counters",
+                "paths",
+            ],
+        );
+        names(&report["cpu_cores"], &["client", "server"]);
+        names(&report["counters"], &["client", "server"]);
+        assert_eq!(report["test"], Value::from(test));
+        assert_eq!(report["complete"], Value::Bool(true));
+        assert!(number(&report, "bandwidth_gbps") > 0.0 && number(&report, "messages_per_s") > 0.0, "{report:#}");
+        assert!(number(&report, "duration_s") >= 0.3);
+        latency_is_sane(&report);
+        let paths = report["paths"].as_array().expect("a list of paths");
+        assert_eq!(paths.len(), 3);
+        names(&paths[0], &["path", "source_port", "state", "srtt_us", "packets", "bytes", "lost", "replaced"]);
+    }
+}
+
+#[test]
+fn perf_takes_its_options() {
+    let mut server = Server::start(&["--checksum", "--mode", "sleep", "--paths", "2"]);
+    let common = ["--time", "0.2", "--warmup", "0", "--json"];
+    for options in [
+        &["bw", "--bidir", "--size", "1M", "--depth", "4"][..],
+        &["bw", "--cc", "fixed:100M", "--size", "1k", "--mtu", "1500"],
+        &["rate", "--size", "1", "--depth", "7", "--checksum", "--mode", "sleep"],
+        &["lat", "--size", "64k", "--cpu", "0"],
+        &["lat", "--iters", "100", "--mode", "spin"],
+    ] {
+        let output = run(&[&["perf"], &options[..1], &[server.addr.as_str()], &options[1..], &common].concat());
+        assert_eq!(output.code, Some(0), "{options:?}: {output:?}");
+        let report = json(&output);
+        assert!(number(&report, "messages") > 0.0, "{options:?}: {report:#}");
+        if options.contains(&"--bidir") {
+            assert!(number(&report, "forward_gbps") > 0.0 && number(&report, "reverse_gbps") > 0.0, "{report:#}");
+        }
+        if options.contains(&"fixed:100M") {
+            assert!(number(&report, "bandwidth_gbps") < 0.2, "{report:#}");
+        }
+        server.says("done");
+    }
+}
+
+#[test]
+fn perf_speaks_to_people() {
+    let server = Server::start(&[]);
+    let output = run(&["perf", "lat", &server.addr, "--time", "0.1", "--warmup", "0"]);
+    assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{output:?}");
+    for text in ["half round trip", "p99.99", "Gbit/s", "cores", "path"] {
+        assert!(output.stdout.contains(text), "'{text}' is not in {}", output.stdout);
+    }
+}
+
+#[test]
+fn server_one_off_ends_with_its_client() {
+    let mut server = Server::start(&["--one-off"]);
+    let output = run(&["perf", "rate", &server.addr, "--iters", "1000", "--warmup", "0"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let (status, rest) = server.end();
+    assert_eq!(status.code(), Some(0), "{rest}");
+    assert!(rest.contains("done"), "{rest}");
+}
+
+#[test]
+fn server_reports_sessions_as_json() {
+    let child = command(&["perf", "server", "--bind", "127.0.0.1:0", "--one-off", "--json"]).spawn();
+    let mut child = child.expect("start the server");
+    let mut err = BufReader::new(child.stderr.take().expect("standard error is a pipe"));
+    let mut line = String::new();
+    err.read_line(&mut line).expect("read the first line");
+    let addr = line.trim_end().rsplit(' ').next().expect("an address").to_owned();
+    let client = run(&["perf", "bw", &addr, "--time", "0.1", "--json"]);
+    assert_eq!(client.code, Some(0), "{client:?}");
+    let output = finish(child);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let report = json(&output);
+    assert_eq!(report["listening"], Value::from(addr));
+    let session = &report["sessions"][0];
+    names(
+        session,
+        &["client", "test", "size", "depth", "bandwidth_gbps", "cpu_cores", "messages_received", "duration_s"],
+    );
+    assert_eq!((&session["test"], &session["complete"]), (&Value::from("bw"), &Value::Bool(true)));
+}
+
+#[test]
+fn server_serves_one_after_the_other() {
+    let mut server = Server::start(&[]);
+    let first = command(&["perf", "bw", &server.addr, "--time", "100", "--warmup", "0", "--json"]).spawn();
+    let first = first.expect("start the first client");
+    server.says("bw 8192 B");
+    fails(&["perf", "lat", &server.addr], 4, &["busy", "try again later"]);
+    server.says("turned away");
+    signal(first.id(), Signal::SIGINT);
+    let output = finish(first);
+    assert_eq!(output.code, Some(130), "{output:?}");
+    json(&output);
+    assert!(output.stderr.starts_with("srd: interrupted"), "{output:?}");
+    server.says("done");
+    let output = run(&["perf", "lat", &server.addr, "--iters", "10", "--warmup", "0"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+}
+
+#[test]
+fn server_survives_clients_that_vanish_and_garbage() {
+    let mut server = Server::start(&["--client-timeout", "0.5"]);
+    for test in ["lat", "bw"] {
+        let args = ["perf", test, &server.addr, "--time", "100", "--bidir"];
+        let args = if test == "lat" { &args[..5] } else { &args[..] };
+        let mut client = command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start a client");
+        server.says(test);
+        client.kill().expect("kill the client");
+        client.wait().expect("wait for the client");
+        server.says("broken off");
+    }
+    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
+    for k in 0..500_usize {
+        let garbage: Vec<u8> = (0..k * 3).map(|j| (j * 7 + k) as u8).collect();
+        stranger.send_to(&garbage, &server.addr).expect("send garbage");
+    }
+    let output = run(&["perf", "rate", &server.addr, "--iters", "1000", "--warmup", "0"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    signal(server.child.id(), Signal::SIGTERM);
+    let (status, _) = server.end();
+    assert_eq!(status.code(), Some(130));
+}
+
+#[test]
+fn client_notices_that_the_server_died() {
+    for test in ["lat", "bw"] {
+        let mut server = Server::start(&[]);
+        let args = ["perf", test, &server.addr, "--time", "100", "--warmup", "0", "--connect-timeout", "0.5", "--json"];
+        let client = command(&args).spawn().expect("start a client");
+        server.says(test);
+        server.child.kill().expect("kill the server");
+        let output = finish(client);
+        assert_eq!(output.code, Some(4), "{output:?}");
+        json(&output);
+        assert!(output.stderr.contains("stopped answering") || output.stderr.contains("no server"), "{output:?}");
+    }
+}
+
+#[test]
+fn peer_that_is_not_there() {
+    let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
+    let addr = silent.local_addr().expect("local address").to_string();
+    let args = ["perf", "lat", &addr, "--connect-timeout", "0.3"];
+    fails(&args, 4, &[&addr, "no server answers", "within 0.3 s", "srd perf server"]);
+    fails(&[&args[..], &["--json"]].concat(), 4, &["no server answers"]);
+    drop(silent);
+    fails(&args, 4, &["no server answers", "nothing listens"]);
+}
+
+#[test]
+fn interrupt_while_nobody_answers() {
+    let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
+    let addr = silent.local_addr().expect("local address").to_string();
+    let client = command(&["perf", "bw", &addr, "--connect-timeout", "1000"]).spawn().expect("start a client");
+    // The first packet shows that it has got so far.
+    silent.set_read_timeout(Some(LIMIT)).expect("set a timeout");
+    silent.recv(&mut [0; 2048]).expect("a handshake arrives");
+    signal(client.id(), Signal::SIGINT);
+    let output = finish(client);
+    assert_eq!(output.code, Some(130), "{output:?}");
+    assert!(output.stderr.starts_with("srd: interrupted"), "{output:?}");
+}
+
+#[test]
+fn set_up_errors() {
+    let taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
+    let port = taken.local_addr().expect("local address").port().to_string();
+    fails(&["perf", "server", "--bind", "127.0.0.1", "--port", &port], 3, &[&port, "in use"]);
+    fails(&["perf", "server", "--bind", "127.0.0.1", "--port", &port, "--json"], 3, &[&port, "in use"]);
+    fails(&["perf", "server", "--bind", "192.0.2.77:0"], 3, &["192.0.2.77", "not an address of this host"]);
+    fails(&["perf", "server", "--bind", "127.0.0.1:0", "--cpu", "1000"], 3, &["CPU 1000", "may use"]);
+    fails(&["perf", "server", "--bind", "127.0.0.1:0", "--cpu", "99999999"], 3, &["CPU 99999999"]);
+    fails(&["perf", "lat", "no-such-host.invalid"], 3, &["no-such-host.invalid"]);
+    fails(&["perf", "lat", "255.255.255.255"], 3, &["no permission", "255.255.255.255"]);
+}
+
+#[test]
+fn no_route() {
+    // Needs a network namespace without routes, which unprivileged users can make where user namespaces are permitted.
+    let srd = env!("CARGO_BIN_EXE_srd");
+    let unshare = |args: &[&str]| Command::new("unshare").args(["-r", "-n"]).args(args).stdin(Stdio::null()).output();
+    if !unshare(&["true"]).is_ok_and(|o| o.status.success()) {
+        eprintln!("skipped: needs unshare -r -n (user and network namespaces)");
+        return;
+    }
+    let output = unshare(&[srd, "perf", "lat", "192.0.2.1"]).expect("run unshare");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.starts_with("srd: no route to 192.0.2.1") && stderr.trim_end().lines().count() == 1, "{stderr}");
+}
+
+#[test]
+fn no_permission() {
+    // Needs to be no root and ports below 1024 to be protected.
+    let srd = env!("CARGO_BIN_EXE_srd");
+    let probe = |args: &[&str]| {
+        Command::new("setpriv").args(["--reuid=65534", "--clear-groups"]).args(args).stdin(Stdio::null()).output()
+    };
+    let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
+    if first.trim().parse::<u16>().is_ok_and(|first| first <= 1)
+        || !probe(&[srd, "--version"]).is_ok_and(|o| o.status.success())
+    {
+        eprintln!("skipped: needs root, setpriv, and net.ipv4.ip_unprivileged_port_start above 1");
+        return;
+    }
+    let output = probe(&[srd, "perf", "server", "--bind", "127.0.0.1:1"]).expect("run setpriv");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.starts_with("srd: no permission") && stderr.trim_end().lines().count() == 1, "{stderr}");
+}
+
+#[test]
+fn usage_errors() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["dance"], "dance"),
+        (&["demo", "--size", "big"], "'big' is no size"),
+        (&["demo", "--size", "2G"], "out of range"),
+        (&["demo", "--messages", "0"], "no count"),
+        (&["demo", "--paths", "0"], "0"),
+        (&["demo", "--loss", "100"], "no share"),
+        (&["demo", "--paths", "4", "--kill-path", "4"], "no path 4"),
+        (&["demo", "--no-kill", "--kill-path", "1"], "cannot be used with"),
+        (&["perf", "lat"], "HOST"),
+        (&["perf", "lat", "host:99999"], "99999"),
+        (&["perf", "lat", "localhost", "--depth", "2"], "--depth"),
+        (&["perf", "bw", "localhost", "--time", "-1"], "-1"),
+        (&["perf", "bw", "localhost", "--time", "soon"], "soon"),
+        (&["perf", "bw", "localhost", "--cc", "cubic"], "cubic"),
+        (&["perf", "bw", "localhost", "--mode", "dream"], "dream"),
+        (&["perf", "bw", "localhost", "--mtu", "100"], "100"),
+        (&["perf", "bw", "localhost", "--size", "1M", "--depth", "2000"], "reduce"),
+        (&["perf", "rate", "localhost", "--depth", "0"], "0 messages"),
+        (&["perf", "bw", "127.0.0.1", "--bind", "::1"], "do not mix"),
+        (&["perf", "server", "--bind", "here"], "here"),
+    ];
+    for (args, says) in cases {
+        fails(args, 2, &[says]);
+    }
+}
+
+#[test]
+fn help_is_no_error() {
+    for args in [&["--help"][..], &["--version"], &["demo", "--help"], &["perf", "bw", "--help"]] {
+        let output = run(args);
+        assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{args:?}");
+        assert!(output.stdout.contains("srd"), "{args:?}: {}", output.stdout);
+    }
+    let output = run(&[]);
+    assert_eq!(output.code, Some(2));
+    assert!(output.stderr.contains("Usage"), "{output:?}");
+}
