@@ -187,6 +187,7 @@ impl Endpoint {
         let mut root = Xoshiro256PlusPlus::from_seed(seed);
         let mut id_rng = Xoshiro256PlusPlus::from_rng(&mut root);
         Endpoint {
+            // [HS-3]
             incarnation: id_rng.next_u64(),
             cookies: Cookies::new([root.next_u64(), root.next_u64()]),
             path_rng: Xoshiro256PlusPlus::from_rng(&mut root),
@@ -322,6 +323,7 @@ impl Endpoint {
         }
     }
 
+    // [HS-2]
     fn hello(&mut self, peer: PeerId) -> Hello {
         let config = &self.config;
         let secret = self.id_rng.next_u64() << INDEX_BITS;
@@ -350,12 +352,14 @@ impl Endpoint {
             Ok(Packet::Tracked(header, frames)) => {
                 let Some(index) = self.find(header.cid) else {
                     self.stats.rx_unknown += 1;
+                    // [HS-13]
                     let reply = Unknown { cid: header.cid, incarnation: self.incarnation, port: self.local.port() };
                     self.reply(now, meta, header.port, |out| reply.encode(out));
                     return;
                 };
                 let (mut cx, peer) = split(self, now, index);
                 if let State::Closing(closing) = &peer.state {
+                    // [HS-19]
                     // News from the peer, not an echo of old times: it does not agree with our good-bye.
                     if closing.shutdown || closing.conn.has_received_from(header.pn) {
                         return;
@@ -384,17 +388,20 @@ impl Endpoint {
             Ok(Packet::Unknown(unknown)) => self.handle_unknown(now, meta, &unknown, upper),
             Ok(Packet::Close(close)) => self.handle_close(now, meta, &close, upper),
             Ok(Packet::Closed(closed)) => self.handle_closed(now, meta, &closed, upper),
+            // [SEC-6]
             Err(DecodeError::Checksum) => self.stats.rx_bad_checksum += 1,
             Err(_) => self.stats.rx_malformed += 1,
         }
     }
 
     /// The peer whose connection, open or being opened, has this id.
+    // [HS-23]
     fn find(&self, cid: u64) -> Option<usize> {
         let index = (cid & ((1 << INDEX_BITS) - 1)) as usize;
         (self.peers.get(index)?.cid() == Some(cid)).then_some(index)
     }
 
+    // [HS-1]
     fn find_addr(&self, meta: &RxMeta, port: u16) -> Option<usize> {
         let addr = canonical(SocketAddr::new(meta.from.ip(), port));
         self.by_addr.get(&addr).map(|id| id.0 as usize)
@@ -412,6 +419,7 @@ impl Endpoint {
             && let Some(conn) = peer.conn()
         {
             if conn.remote.cid == init.hello.cid && conn.remote.incarnation == init.hello.incarnation {
+                // [HS-7]
                 // The ACCEPT was lost, or this is an echo: say it again.
                 if let State::Open { accept, .. } = &mut peer.state {
                     *accept = true;
@@ -422,12 +430,14 @@ impl Endpoint {
             // A cookie of before this connection must not end it.
             salt = conn.local.cid;
         }
+        // [HS-4, SEC-1]
         if !self.cookies.check(now, addr, salt, init.cookie) {
             let retry = Retry { to: init.hello.cid, cookie: self.cookies.make(now, addr, salt) };
             self.reply(now, meta, init.port, |out| retry.encode(out));
             debug_assert!(self.replies.back().is_none_or(|r| r.bytes.len() <= len), "no amplification");
             return;
         }
+        // [HS-6]
         let Some(index) = known.or_else(|| self.add_peer(addr, self.config.max_datagram).map(|id| id.0 as usize))
         else {
             self.stats.rx_refused += 1;
@@ -435,12 +445,14 @@ impl Endpoint {
         };
         let id = PeerId(index as u32);
         let local = match &self.peers[index].state {
+            // [HS-11]
             State::Opening(opening) => opening.local,
             _ => self.hello(id),
         };
         let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
         let (mut cx, peer) = split(self, now, index);
         let failure = match &peer.state {
+            // [HS-15]
             State::Open { conn, .. } if conn.remote.incarnation != init.hello.incarnation => {
                 Some(Failure::PeerRestarted)
             }
@@ -468,6 +480,7 @@ impl Endpoint {
         self.make_ready(PeerId(index as u32));
     }
 
+    // [HS-9]
     fn handle_accept(&mut self, now: Time, accept: &Accept) {
         let Some(index) = self.find(accept.to) else {
             self.stats.rx_unknown += 1;
@@ -495,6 +508,7 @@ impl Endpoint {
             return;
         };
         let (mut cx, peer) = split(self, now, index);
+        // [HS-14]
         // Only the peer and those on the path know the id, so this is no stranger's guess.
         let failure = match &peer.state {
             State::Open { conn, .. } if conn.remote.cid == unknown.cid => {
@@ -520,7 +534,9 @@ impl Endpoint {
         if let Some(index) = self.find(close.cid) {
             let (mut cx, peer) = split(self, now, index);
             let agreed = match &peer.state {
+                // [HS-17]
                 State::Open { .. } if close.shutdown => true,
+                // [HS-16]
                 // Something sent after this good-bye has arrived before it: the peer took it back.
                 State::Open { conn, .. } => !conn.has_received_from(close.next_pn) && conn.is_quiet(&peer.outbox),
                 State::Closing(_) => true,
@@ -535,9 +551,11 @@ impl Endpoint {
             self.emit(event);
             self.reopen_if_needed(now, index);
         }
+        // [HS-18]
         self.reply(now, meta, close.port, |out| closed.encode(out));
     }
 
+    // [HS-20]
     fn handle_closed<U: Upper>(&mut self, now: Time, meta: &RxMeta, closed: &Closed, upper: &mut U) {
         if let Some(index) = self.find_addr(meta, closed.port)
             && let State::Closing(closing) = &self.peers[index].state
@@ -561,6 +579,7 @@ impl Endpoint {
     }
 
     fn reply(&mut self, now: Time, meta: &RxMeta, port: u16, encode: impl FnOnce(&mut Vec<u8>)) {
+        // [SEC-2]
         if self.replies.len() >= MAX_REPLIES || port == 0 || !self.reply_budget.take(now) {
             self.stats.rx_refused += 1;
             return;

@@ -102,6 +102,7 @@ impl Outbox {
     }
 
     /// Oldest id whose outcome is unknown.
+    // [REL-5]
     pub(crate) fn floor(&self) -> Seq {
         self.ids.base()
     }
@@ -178,6 +179,7 @@ impl Outbox {
         let len = cut_len(&out, left, room, fresh, full_room)?;
         let id = match message.id {
             Some(id) => id,
+            // [REL-4]
             None => self.ids.push(Some(slot)),
         };
         if len < out.len {
@@ -219,6 +221,7 @@ impl Outbox {
                 return None;
             }
         }
+        // [REL-10]
         let done = (message.out.token, message.out.len);
         // A message can complete while its last bytes wait to be sent again, never before they were sent once.
         self.end_attempt(piece.slot);
@@ -237,6 +240,7 @@ impl Outbox {
     }
 
     /// The receiver refused message `id` for good. Returns its token.
+    // [RNR-4]
     pub(crate) fn refused(&mut self, id: Seq) -> Option<Token> {
         let slot = self.slot_of(id)?;
         self.unqueue(slot);
@@ -248,6 +252,7 @@ impl Outbox {
 
     /// The receiver had no buffer for message `id`: it goes again at a time that `pause` gives for the attempt's number,
     /// or fails (its token is returned) when all attempts are used up.
+    // [RNR-3]
     pub(crate) fn not_ready(&mut self, id: Seq, resume: impl FnOnce(u8) -> Time) -> Option<Token> {
         let slot = self.slot_of(id)?;
         self.unqueue(slot);

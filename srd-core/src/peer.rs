@@ -111,6 +111,7 @@ impl Peer {
         self.outbox.start_ids(local.first_message);
         let mut conn = Box::new(Conn::new(cx, self.id, local, remote, self.link_datagram, rng));
         if !accept {
+            // [HS-10]
             conn.confirm();
             if !self.outbox.is_waiting() {
                 conn.request_ping();
@@ -135,6 +136,7 @@ impl Peer {
             }
             State::Opening(_) | State::Idle => false,
         };
+        // [REL-13]
         let failure = failure?;
         let failed = u64::from(self.outbox.live());
         cx.stats.messages_failed += failed;
@@ -199,6 +201,7 @@ impl Peer {
                 conn.on_timer(cx, &mut self.outbox);
                 if !conn.is_confirmed() && cx.now.since(*since) >= timeout {
                     Some(Some(Failure::Unreachable))
+                // [HS-21]
                 } else if conn.silence(cx) >= timeout {
                     Some(Some(Failure::Unresponsive))
                 } else {
@@ -239,6 +242,7 @@ impl Peer {
                     return false;
                 }
                 Init { port, cookie: opening.cookie, hello: opening.local }.encode(scratch);
+                // [HS-12]
                 opening.next_at = cx.now + retry_pause(cx, opening.attempts);
                 opening.attempts += 1;
             }
@@ -267,6 +271,7 @@ impl Peer {
     }
 
     /// A RETRY arrived for our attempt: try again with the cookie, at once if it is news.
+    // [HS-8]
     pub(crate) fn on_retry(&mut self, now: Time, to: u64, cookie: u64) {
         if let State::Opening(opening) = &mut self.state
             && opening.local.cid == to

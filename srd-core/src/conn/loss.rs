@@ -58,6 +58,7 @@ impl Conn {
     ) -> Result<(), Fault> {
         let next = self.sent.next();
         // The newest packet that a receiver of nothing can name is the one before the first.
+        // [ACK-5]
         if next.is_before(ack.cumulative) || !ack.newest.is_before(next.plus(1)) {
             return Err(Fault::Violation);
         }
@@ -70,6 +71,7 @@ impl Conn {
             // A packet whose fate is known already was sampled by an earlier acknowledgement.
             let sent = self.sent.get(entry.pn).filter(|s| s.fate == Fate::InFlight && s.path == entry.path);
             if let (Some(&s), Some(residence)) = (sent, entry.residence) {
+                // [ACK-7]
                 let rtt = at.since(s.at) - residence;
                 self.rtt.sample(cx.now, rtt);
                 let queue = self.paths.on_rtt(cx.now, &s, rtt);
@@ -82,6 +84,7 @@ impl Conn {
         let mut covered = Covered { smallest: u16::MAX, ..Covered::default() };
         let mut pn = self.sent.base();
         while pn.is_before(ack.cumulative) {
+            // [ACK-6]
             // The receiver's base passes packets that it received, and those that we gave up.
             if self.sent.get(pn).is_some_and(|s| s.fate == Fate::InFlight) {
                 self.cover(cx, pn, &mut covered, outbox, upper);
@@ -107,6 +110,7 @@ impl Conn {
         outbox: &mut Outbox,
         upper: &mut U,
     ) -> Result<(), Fault> {
+        // [RNR-5]
         if !refuse.pn.is_before(self.sent.next()) {
             return Err(Fault::Violation);
         }
@@ -268,6 +272,7 @@ impl Conn {
         if self.is_large(covered.largest) {
             self.large_lost = 0;
         } else if self.large_lost >= LARGE_LOST && covered.smallest <= self.datagram / 2 {
+            // [MTU-3]
             if let Some(&smaller) = PLATEAUS.iter().find(|&&p| p < self.datagram) {
                 self.datagram = smaller;
                 self.grow_at = cx.now + GROW_PAUSE;

@@ -121,6 +121,7 @@ impl Conn {
         rng: Xoshiro256PlusPlus,
     ) -> Conn {
         let config = cx.config;
+        // [MTU-1]
         let datagram = config.max_datagram.min(link_datagram).min(remote.max_datagram);
         Conn {
             peer,
@@ -245,6 +246,7 @@ impl Conn {
         match self.acks.arrival(header.pn, header.span) {
             Arrival::New => {}
             Arrival::Duplicate => {
+                // [ACK-1]
                 // The peer may miss our acknowledgements: answer at once, and not by the same path as before.
                 cx.stats.duplicates += 1;
                 self.heard(cx.now);
@@ -268,6 +270,7 @@ impl Conn {
         match outcome {
             Ok(()) => {
                 if refused.is_empty() {
+                    // [REL-11]
                     self.acks.received(header.pn);
                 } else {
                     self.acks.refused(header.pn, &refused);
@@ -305,6 +308,7 @@ impl Conn {
     }
 
     /// A packet without a checksum on a connection that agreed on them is a packet whose flags were corrupted.
+    // [W-8]
     fn must_have_checksum(&self, packet_flags: u8) -> bool {
         self.checksum && packet_flags & flags::CHECKSUM == 0
     }
@@ -319,6 +323,7 @@ impl Conn {
         refused: &mut Vec<(Seq, Refusal)>,
     ) -> Result<(), Fault> {
         for frame in frames {
+            // [W-11]
             match frame? {
                 Frame::Fragment { message, total, offset, header, payload } => {
                     self.last_used = cx.now;
@@ -331,6 +336,7 @@ impl Conn {
                         Taken::Duplicate => cx.stats.duplicates += 1,
                         Taken::Refused(refusal) => {
                             if refused.len() == crate::acks::MAX_PIECES {
+                                // [W-21]
                                 return Err(Fault::Violation);
                             }
                             refused.push((message, refusal));
