@@ -354,7 +354,7 @@ impl Endpoint {
                     self.stats.rx_unknown += 1;
                     // [HS-13]
                     let reply = Unknown { cid: header.cid, incarnation: self.incarnation, port: self.local.port() };
-                    self.reply(now, meta, header.port, |out| reply.encode(out));
+                    self.reply(now, meta, header.port, bytes.len(), |out| reply.encode(out));
                     return;
                 };
                 let (mut cx, peer) = split(self, now, index);
@@ -386,7 +386,7 @@ impl Endpoint {
             Ok(Packet::Retry(retry)) => self.handle_retry(now, &retry),
             Ok(Packet::Accept(accept)) => self.handle_accept(now, &accept),
             Ok(Packet::Unknown(unknown)) => self.handle_unknown(now, meta, &unknown, upper),
-            Ok(Packet::Close(close)) => self.handle_close(now, meta, &close, upper),
+            Ok(Packet::Close(close)) => self.handle_close(now, meta, &close, bytes.len(), upper),
             Ok(Packet::Closed(closed)) => self.handle_closed(now, meta, &closed, upper),
             // [SEC-6]
             Err(DecodeError::Checksum) => self.stats.rx_bad_checksum += 1,
@@ -433,8 +433,7 @@ impl Endpoint {
         // [HS-4, SEC-1]
         if !self.cookies.check(now, addr, salt, init.cookie) {
             let retry = Retry { to: init.hello.cid, cookie: self.cookies.make(now, addr, salt) };
-            self.reply(now, meta, init.port, |out| retry.encode(out));
-            debug_assert!(self.replies.back().is_none_or(|r| r.bytes.len() <= len), "no amplification");
+            self.reply(now, meta, init.port, len, |out| retry.encode(out));
             return;
         }
         // [HS-6]
@@ -529,7 +528,7 @@ impl Endpoint {
         self.reopen_if_needed(now, index);
     }
 
-    fn handle_close<U: Upper>(&mut self, now: Time, meta: &RxMeta, close: &Close, upper: &mut U) {
+    fn handle_close<U: Upper>(&mut self, now: Time, meta: &RxMeta, close: &Close, len: usize, upper: &mut U) {
         let closed = Closed { cid: close.cid, port: self.local.port() };
         if let Some(index) = self.find(close.cid) {
             let (mut cx, peer) = split(self, now, index);
@@ -552,7 +551,7 @@ impl Endpoint {
             self.reopen_if_needed(now, index);
         }
         // [HS-18]
-        self.reply(now, meta, close.port, |out| closed.encode(out));
+        self.reply(now, meta, close.port, len, |out| closed.encode(out));
     }
 
     // [HS-20]
@@ -578,7 +577,8 @@ impl Endpoint {
         self.make_ready(id);
     }
 
-    fn reply(&mut self, now: Time, meta: &RxMeta, port: u16, encode: impl FnOnce(&mut Vec<u8>)) {
+    /// Queues an answer to a packet of `request_len` bytes that belongs to no connection, unless that would be the longer one.
+    fn reply(&mut self, now: Time, meta: &RxMeta, port: u16, request_len: usize, encode: impl FnOnce(&mut Vec<u8>)) {
         // [SEC-2]
         if self.replies.len() >= MAX_REPLIES || port == 0 || !self.reply_budget.take(now) {
             self.stats.rx_refused += 1;
@@ -586,6 +586,10 @@ impl Endpoint {
         }
         let mut bytes = Vec::with_capacity(32);
         encode(&mut bytes);
+        if bytes.len() > request_len {
+            self.stats.rx_refused += 1;
+            return;
+        }
         self.replies.push_back(Reply { to: main_addr(meta.from, port), from: meta.to, bytes });
     }
 

@@ -102,7 +102,7 @@ impl World {
             let (a, b) = self.sides.split_at_mut(1);
             let (from, to) = if i == 0 { (&mut a[0], &mut b[0]) } else { (&mut b[0], &mut a[0]) };
             for _ in 0..8 {
-                self.now = self.now + Span::from_nanos(500);
+                self.now += Span::from_nanos(500);
                 if !from.0.poll_transmit(self.now, &from.1, &mut self.batch) {
                     break;
                 }
@@ -112,7 +112,7 @@ impl World {
                     let meta = RxMeta { from: addr(i), to: None, ecn: Ecn::Ect, at: self.now };
                     for datagram in self.wire.chunks(burst.segment) {
                         self.packets += 1;
-                        if self.loss == 0 || self.packets % self.loss != 0 {
+                        if self.loss == 0 || !self.packets.is_multiple_of(self.loss) {
                             to.0.handle_datagram(self.now, &meta, datagram, &mut to.1);
                         }
                     }
