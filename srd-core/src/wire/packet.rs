@@ -140,6 +140,10 @@ pub(crate) fn decode_packet(bytes: &[u8]) -> Result<Packet<'_>, DecodeError> {
     if flags & !flags::ALL != 0 {
         return Err(DecodeError::Value("flags"));
     }
+    // [W-7]
+    if flags != flags::CHECKSUM && !matches!(kind, Kind::Tracked | Kind::Untracked) {
+        return Err(DecodeError::Value("flags of a control packet"));
+    }
     // [W-6]
     if flags & flags::CHECKSUM != 0 {
         let (body, sum) = bytes.split_last_chunk::<CHECKSUM_LEN>().ok_or(DecodeError::Truncated("checksum"))?;
@@ -150,9 +154,6 @@ pub(crate) fn decode_packet(bytes: &[u8]) -> Result<Packet<'_>, DecodeError> {
             return Err(DecodeError::Checksum);
         }
         r = Reader(&body[2..]);
-    } else if !matches!(kind, Kind::Tracked | Kind::Untracked) {
-        // [W-7]
-        return Err(DecodeError::Value("flags: control packets carry a checksum"));
     }
     match kind {
         Kind::Tracked => {
