@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fuzzes one target with the stable toolchain: ./run.sh TARGET [SECONDS] [more libFuzzer options]
 # Targets: decode, endpoint, garbage. New inputs are kept in fuzz/target/corpus, crashes in fuzz/artifacts;
-# './run.sh TARGET minimise' rewrites the committed corpus to the smallest set with the same coverage.
+# './run.sh TARGET minimise' adds what was found to the committed corpus, as few and as short inputs as possible.
 set -eu
 cd "$(dirname "$0")"
 target=${1:?usage: run.sh decode|endpoint|garbage [SECONDS|minimise] [libFuzzer options]}
@@ -25,12 +25,12 @@ bin=${CARGO_TARGET_DIR:-target}/$host/release/$target
 found=${CARGO_TARGET_DIR:-target}/corpus/$target
 mkdir -p "$found" "artifacts/$target"
 if [ "$seconds" = minimise ]; then
-    small=$(mktemp -d)
-    "$bin" -merge=1 -rss_limit_mb=1024 "$@" "$small" "corpus/$target" "$found"
-    rm -rf "corpus/$target"
-    mv "$small" "corpus/$target"
-    chmod 755 "corpus/$target"
-    du -sh "corpus/$target"
+    # Inputs with names are written by hand and stay; those named by their hash are chosen anew.
+    old=$(mktemp -d)
+    find "corpus/$target" -regextype posix-egrep -regex '.*/[0-9a-f]{40}' -exec mv -t "$old" {} +
+    "$bin" -set_cover_merge=1 -use_counters=0 -rss_limit_mb=1024 -max_len=512 "$@" "corpus/$target" "$old" "$found"
+    rm -rf "$old"
+    du -sb "corpus/$target"
     exit
 fi
 exec "$bin" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=1024 -max_len=2048 \
