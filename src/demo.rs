@@ -19,7 +19,7 @@ use srd::{
 use crate::exit::{Exit, Fault, Result};
 use crate::progress::Progress;
 use crate::report::{Counters, Latencies, LatencyUs, PathReport, Snapshot};
-use crate::units::{bytes, thousands};
+use crate::units::{size_text, thousands};
 use crate::{interrupt, render, transport, units};
 
 /// Options of `srd demo`.
@@ -104,6 +104,8 @@ struct FaultReport {
     lost_backward: u64,
     /// Datagrams swallowed by the dead path.
     swallowed: u64,
+    /// Datagrams that the sockets of both cards dropped: nobody asked for those, the machine is too slow.
+    socket_drops: u64,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -409,6 +411,8 @@ impl DemoReport {
     fn new(args: &DemoArgs, seed: u64, sender: &Card, receiver: &Card, sent: Sent, checked: &Checked) -> DemoReport {
         let lost = sent.messages.saturating_sub(checked.delivered);
         let counters = Counters::between(&Snapshot::default(), &Snapshot::new(&sender.endpoint, sender.driver.inner()));
+        let received =
+            Counters::between(&Snapshot::default(), &Snapshot::new(&receiver.endpoint, receiver.driver.inner()));
         let (forward, backward) = (sender.driver.counts(), receiver.driver.counts());
         let complete = !sent.interrupted && !sent.stalled;
         let clean = lost + checked.duplicates + checked.damaged + sent.failed == 0;
@@ -438,6 +442,7 @@ impl DemoReport {
                 lost_forward: forward.lost,
                 lost_backward: backward.lost,
                 swallowed: forward.swallowed,
+                socket_drops: counters.socket_drops() + received.socket_drops(),
             },
             counters,
             killed: sent.killed,
@@ -466,7 +471,7 @@ impl DemoReport {
                 args.paths, faults.loss_percent, self.seed
             ),
             String::new(),
-            format!("  messages      {} of {} sent", thousands(*messages_sent), bytes(self.size.into())),
+            format!("  messages      {} of {} sent", thousands(*messages_sent), size_text(self.size)),
             format!(
                 "                {} delivered, {duplicates} twice, {lost} lost, {damaged} damaged, {failed} failed",
                 thousands(*messages_delivered)
@@ -475,13 +480,14 @@ impl DemoReport {
             format!("  goodput       {:.2} Gbit/s over {:.2} s", self.goodput_gbps, self.duration_s),
             format!("  latency       {} (post to completion)", self.latency_us.line()),
             format!(
-                "  network       {} datagrams lost forward, {} back{swallowed}",
+                "  network       {} datagrams lost forward, {} back{swallowed}, {} dropped by sockets",
                 thousands(faults.lost_forward),
-                thousands(faults.lost_backward)
+                thousands(faults.lost_backward),
+                thousands(faults.socket_drops)
             ),
             format!("  sender        {}", self.counters.line()),
             String::new(),
-            PathReport::table(&self.paths).to_string(),
+            PathReport::table(&self.paths).trim_fmt(),
             String::new(),
             format!("verdict: {verdict}"),
         ]

@@ -1,22 +1,31 @@
 //! Ctrl-C and termination signals as a flag that loops look at.
+//!
+//! No thread waits for them: a process with a single thread makes cheaper system calls.
 
+use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use crate::exit::{Exit, Fault, Result};
 
-static REQUESTED: AtomicBool = AtomicBool::new(false);
+static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// From now on the first signal asks the command to come to an end, the second ends the process at once.
 pub(crate) fn install() -> Result<()> {
-    ctrlc::set_handler(|| {
-        if REQUESTED.swap(true, Ordering::Relaxed) {
-            std::process::exit(Exit::Interrupted as i32);
-        }
-    })
-    .map_err(|e| Fault::new(Exit::Setup, anyhow::Error::new(e).context("cannot install the signal handler")))
+    let requested = REQUESTED.get_or_init(Arc::default);
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // In this order: the first signal finds the flag down.
+        flag::register_conditional_shutdown(signal, Exit::Interrupted as i32, Arc::clone(requested))
+            .and_then(|_| flag::register(signal, Arc::clone(requested)))
+            .map_err(|e| Fault::new(Exit::Setup, anyhow::Error::new(e).context("cannot install the signal handler")))?;
+    }
+    Ok(())
 }
 
 /// Whether a signal has come.
 pub(crate) fn requested() -> bool {
-    REQUESTED.load(Ordering::Relaxed)
+    REQUESTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }

@@ -224,6 +224,11 @@ impl Counters {
         }
     }
 
+    /// Datagrams that this host's sockets dropped, in either direction.
+    pub(crate) fn socket_drops(&self) -> u64 {
+        self.receive_buffer_drops + self.send_drops
+    }
+
     /// One line for people: what went wrong underneath.
     pub(crate) fn line(&self) -> String {
         format!(
@@ -234,7 +239,7 @@ impl Counters {
             thousands(self.timeouts),
             thousands(self.receiver_not_ready),
             self.paths_replaced,
-            thousands(self.receive_buffer_drops + self.send_drops),
+            thousands(self.socket_drops()),
         )
     }
 }

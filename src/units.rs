@@ -82,6 +82,17 @@ pub(crate) fn thousands(n: u64) -> String {
     out
 }
 
+/// A message size as [`size`] reads it.
+pub(crate) fn size_text(n: u32) -> String {
+    match n {
+        0 => "0 B".to_owned(),
+        _ if n.is_multiple_of(1 << 30) => format!("{}G", n >> 30),
+        _ if n.is_multiple_of(1 << 20) => format!("{}M", n >> 20),
+        _ if n.is_multiple_of(1 << 10) => format!("{}k", n >> 10),
+        _ => format!("{n} B"),
+    }
+}
+
 /// Bytes in the unit that keeps the number short.
 pub(crate) fn bytes(n: u64) -> String {
     match n {
@@ -106,6 +117,14 @@ mod tests {
         for text in ["", "k", "8x", "-1", "1.5k", "0", "2G", "99999999999999999999", "17179869184G"] {
             assert!(size(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn size_is_written_as_it_is_read() {
+        for n in [1024, 8192, 10 << 10, 1 << 20, 3 << 20, 1 << 30] {
+            assert_eq!(size(&size_text(n)), Ok(n));
+        }
+        assert_eq!([size_text(64), size_text(1500)], ["64 B", "1500 B"]);
     }
 
     #[test]

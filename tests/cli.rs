@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -248,11 +249,13 @@ fn perf_reports_what_it_documents() {
 fn perf_takes_its_options() {
     let mut server = Server::start(&["--checksum", "--mode", "sleep", "--paths", "2"]);
     let common = ["--time", "0.2", "--warmup", "0", "--json"];
+    let allowed = sched_getaffinity(Pid::from_raw(0)).expect("ask for the permitted CPUs");
+    let cpu = (0..CpuSet::count()).find(|&k| allowed.is_set(k) == Ok(true)).expect("a CPU").to_string();
     for options in [
-        &["bw", "--bidir", "--size", "1M", "--depth", "4"][..],
+        &["bw", "--bidir", "--size", "20k", "--depth", "4"][..],
         &["bw", "--cc", "fixed:100M", "--size", "1k", "--mtu", "1500"],
         &["rate", "--size", "1", "--depth", "7", "--checksum", "--mode", "sleep"],
-        &["lat", "--size", "64k", "--cpu", "0"],
+        &["lat", "--size", "64k", "--cpu", &cpu],
         &["lat", "--iters", "100", "--mode", "spin"],
     ] {
         let output = run(&[&["perf"], &options[..1], &[server.addr.as_str()], &options[1..], &common].concat());
@@ -316,7 +319,7 @@ fn server_serves_one_after_the_other() {
     let mut server = Server::start(&[]);
     let first = command(&["perf", "bw", &server.addr, "--time", "100", "--warmup", "0", "--json"]).spawn();
     let first = first.expect("start the first client");
-    server.says("bw 8192 B");
+    server.says("bw 8k x 256");
     fails(&["perf", "lat", &server.addr], 4, &["busy", "try again later"]);
     server.says("turned away");
     signal(first.id(), Signal::SIGINT);

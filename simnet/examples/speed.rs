@@ -1,11 +1,14 @@
-//! How many events per second the simulator executes with a protocol that costs nothing.
+//! How many events per second the simulator executes: with a protocol that costs nothing, and with the real one.
 //!
 //! `cargo run --release -p simnet --example speed`
 
 use std::time::Instant;
 
-use simnet::{Addr, HostId, HostSpec, Io, MAIN_PORT, Node, Part, Queue, World, leaf_spine};
-use srd_core::{Ecn, Span, Time};
+use simnet::{
+    Addr, HostId, HostSpec, Io, MAIN_PORT, Model, Node, Part, Queue, SrdNode, SrdSpec, SrdWorld, World, leaf_spine,
+    payload,
+};
+use srd_core::{Config, Ecn, Span, Time};
 
 /// Sends a datagram of `len` bytes every `gap` to its partner.
 struct Blaster {
@@ -46,6 +49,38 @@ impl Node for Blaster {
 }
 
 fn main() {
+    blast();
+    permutation();
+}
+
+/// Every host sends one message to another, over SRD.
+fn permutation() {
+    for (hosts, leaves, spines) in [(64, 8, 8), (1_024, 32, 32)] {
+        let parts = [Part::Queue(Queue::new(100_000_000_000, 1 << 20)), Part::Delay(Span::from_micros(1))];
+        let config = Config::fabric().check().expect("valid");
+        let spec = HostSpec { source_ports: config.path_pool, ..HostSpec::default() };
+        let mut world = SrdWorld::new(1, Model::new(false));
+        let srd = SrdSpec { check_every: 0, discard: true, ..SrdSpec::new(config) };
+        let nodes = (0..hosts).map(|_| (spec, SrdNode::new(srd.clone(), None))).collect();
+        leaf_spine(&mut world, nodes, leaves, spines, &parts, &parts);
+        let start = Instant::now();
+        for i in 0..hosts {
+            world.post(HostId(i), HostId((i + hosts / 2 + 1) % hosts), b"", payload(i.into(), 2_000_000));
+        }
+        let settled = world.settle(Time::from_nanos(1_000_000_000));
+        let wall = start.elapsed().as_secs_f64();
+        let total = world.counters();
+        println!(
+            "{hosts} SRD hosts, 2 MB each: {} packets, settled {settled} at {}, {} events in {wall:.2} s: {:.2} M events/s",
+            total.packets,
+            world.now(),
+            total.events,
+            total.events as f64 / wall / 1e6
+        );
+    }
+}
+
+fn blast() {
     for (hosts, leaves, spines, len) in [(16, 2, 8, 64), (1_024, 32, 32, 64), (1_024, 32, 32, 4_096)] {
         let rate = 100_000_000_000;
         let parts = [Part::Queue(Queue::new(rate, 1 << 20)), Part::Delay(Span::from_micros(1))];

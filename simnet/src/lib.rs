@@ -44,4 +44,4 @@ pub use srd_world::SrdWorld;
 pub use switch::Switch;
 pub use topology::{Fabric, dumbbell, leaf_spine, pair, star};
 pub use watch::Sabotage;
-pub use world::{Action, Counters, World};
+pub use world::{Action, Call, Counters, World};

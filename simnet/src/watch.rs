@@ -46,6 +46,8 @@ struct Place {
 pub(crate) struct Watch {
     pub(crate) mailbox: Mailbox,
     pub(crate) sabotage: Option<Sabotage>,
+    /// Payload that arrives is counted and thrown away; the mailbox only sends.
+    discard: bool,
     /// What arrived since this was last emptied.
     pub(crate) placed: Vec<Placed>,
     /// Places given out, by token.
@@ -57,10 +59,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(budget: usize, sabotage: Option<Sabotage>) -> Watch {
+    pub(crate) fn new(budget: usize, sabotage: Option<Sabotage>, discard: bool) -> Watch {
         Watch {
             mailbox: Mailbox::new(budget),
             sabotage,
+            discard,
             placed: Vec::new(),
             places: Vec::new(),
             outgoing: Vec::new(),
@@ -141,7 +144,12 @@ impl Upper for Watch {
             self.breached(|| format!("message with a header of {} bytes, none was sent", header.len()));
             return Placement::Refuse(255);
         };
-        let placement = self.mailbox.place(peer, header, len);
+        let placement = if self.discard {
+            let free = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
+            Placement::Accept(PlaceToken(free as u64))
+        } else {
+            self.mailbox.place(peer, header, len)
+        };
         if let Placement::Accept(token) = placement {
             let i = token.0 as usize;
             if self.places.len() <= i {
@@ -160,6 +168,9 @@ impl Upper for Watch {
                 format!("write of {} bytes at {offset} of message {message}, which has {len}", bytes.len())
             });
         }
+        if self.discard {
+            return;
+        }
         if self.sabotage == Some(Sabotage::FlipBits) && !bytes.is_empty() {
             let mut bytes = bytes.to_vec();
             bytes[0] ^= 1;
@@ -174,7 +185,9 @@ impl Upper for Watch {
         if self.sabotage == Some(Sabotage::LoseMessages) {
             return self.mailbox.abandoned(place);
         }
-        self.mailbox.placed(place);
+        if !self.discard {
+            self.mailbox.placed(place);
+        }
         self.placed.push(Placed { peer, message, len });
         if self.sabotage == Some(Sabotage::DeliverTwice) {
             self.placed.push(Placed { peer, message, len });
@@ -184,7 +197,9 @@ impl Upper for Watch {
     fn abandoned(&mut self, place: PlaceToken) {
         if self.place_at(place, "abandoned").is_some() {
             self.places[place.0 as usize] = None;
-            self.mailbox.abandoned(place);
+            if !self.discard {
+                self.mailbox.abandoned(place);
+            }
         }
     }
 }

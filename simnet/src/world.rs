@@ -11,6 +11,9 @@ use crate::log::LogEvent;
 use crate::net::{Event, Net, Violation};
 use crate::packet::{HostId, LinkId};
 
+/// What an [`Action::Call`] does.
+pub type Call<N> = Box<dyn FnOnce(&mut World<N>)>;
+
 /// Something that happens at a set time.
 pub enum Action<N: Node> {
     /// Adds a part to links, or replaces those of its kind.
@@ -34,7 +37,7 @@ pub enum Action<N: Node> {
     /// The node is told something.
     Node(HostId, N::Command),
     /// Anything else, with a name for the log.
-    Call(&'static str, Box<dyn FnOnce(&mut World<N>)>),
+    Call(&'static str, Call<N>),
 }
 
 impl<N: Node> fmt::Debug for Action<N> {
@@ -294,10 +297,13 @@ impl<N: Node> World<N> {
             Event::Wake { host } => {
                 let h = &mut self.hosts[host.0 as usize];
                 // An event that a later, earlier one has made obsolete.
-                if h.wake_at != at || !h.up {
+                if h.wake_at != at {
                     return true;
                 }
                 h.wake_at = Time::NEVER;
+                if !h.up {
+                    return true;
+                }
                 if h.stalled_until > at {
                     h.wake(at, &mut self.net);
                 } else {

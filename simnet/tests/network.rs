@@ -250,6 +250,20 @@ fn restart_loses_what_waits_and_changes_ports_but_not_the_address() {
 }
 
 #[test]
+fn stalled_while_down_wakes_after_the_restart() {
+    let spec = HostSpec { processing: Processing::Every(Span::from_micros(10)), ..HostSpec::default() };
+    let (mut world, a, b) = two(spec);
+    world.run_until(us(1));
+    world.act(Action::Crash(b));
+    world.act(Action::Stall(b, Span::from_micros(20)));
+    world.run_until(us(100));
+    world.act(Action::Restart(b));
+    send(&mut world, a, b, 0, b"x");
+    world.run_until_idle(Time::NEVER);
+    assert_eq!(world.node(b).got.len(), 1);
+}
+
+#[test]
 fn partition_is_one_way_and_heals() {
     let (mut world, a, b) = two(HostSpec::default());
     world.at(us(1), Action::Partition(vec![a], vec![b]));

@@ -6,7 +6,7 @@ use clap::Args;
 use srd::{Driver as _, Failure, PeerId, Span, Time};
 
 use super::control::{self, Op, Outcome, Reason, Start};
-use super::pump::Pump;
+use super::pump::{self, Pump};
 use super::{DEFAULT_PORT, cpu};
 use crate::exit::{Fault, Result};
 use crate::progress::Progress;
@@ -59,6 +59,14 @@ pub(crate) struct Client {
     agreed: bool,
 }
 
+/// Whether waiting for the server ends with a signal. At the end of a test it does not: that takes a moment only, and
+/// the signal may be why the test ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heed {
+    Interrupts,
+    Nothing,
+}
+
 /// What a measurement found, and why it ended early if it did.
 pub(crate) struct Ended {
     /// Messages (round trips) delivered in the measured time.
@@ -106,7 +114,7 @@ impl Client {
         }
         let config = args.transport.config(local, args.connect_timeout)?;
         let driver = args.transport.bind(local)?;
-        let mut pump = Pump::new(driver, config, transport::seed()?);
+        let mut pump = pump::start(driver, config, transport::seed()?);
         let peer = pump.peer(addr).ok_or_else(|| Fault::setup("the table of peers is full"))?;
         let mut client = Client { pump, peer, addr, timeout: args.connect_timeout, agreed: false };
         client.agree(start)?;
@@ -117,7 +125,7 @@ impl Client {
     fn agree(&mut self, start: &Start) -> Result<()> {
         self.pump.upper.open(self.peer, start.size, start.send_slots(), start.receive_buffers());
         self.send(Op::Start, control::encode(start))?;
-        let answer = self.receive(self.timeout)?;
+        let answer = self.receive(self.timeout, Heed::Interrupts)?;
         self.agreed = true;
         match answer {
             (Op::Ready, _) => Ok(()),
@@ -133,7 +141,7 @@ impl Client {
     /// STOP, until RESULT.
     pub(crate) fn stop(&mut self, limit: Span) -> Result<Outcome> {
         self.send(Op::Stop, Vec::new())?;
-        match self.receive(limit)? {
+        match self.receive(limit, Heed::Nothing)? {
             (Op::Result, body) => control::decode(&body).ok_or_else(|| {
                 Fault::peer(format_args!("the server at {} sent a result that makes no sense", self.addr))
             }),
@@ -143,18 +151,17 @@ impl Client {
 
     fn send(&mut self, op: Op, body: Vec<u8>) -> Result<()> {
         let peer = self.peer;
-        let turned = self.pump.turn(|endpoint, upper, _, now| upper.send_control(endpoint, now, peer, op, body));
+        let turned = self.pump.turn_with(|endpoint, upper, _, now| upper.send_control(endpoint, now, peer, op, body));
         turned.map(|_| ()).map_err(Fault::driver)
     }
 
     /// The next control message of the server; `limit` from now is long enough for it.
-    fn receive(&mut self, limit: Span) -> Result<(Op, Vec<u8>)> {
-        let was_interrupted = interrupt::requested();
+    fn receive(&mut self, limit: Span, heed: Heed) -> Result<(Op, Vec<u8>)> {
         let end = self.pump.driver.now() + limit + GRACE;
         loop {
             let moved = self
                 .pump
-                .turn(|_, upper, _, _| {
+                .turn_with(|_, upper, _, _| {
                     upper.recycle();
                     upper.samples.clear();
                 })
@@ -164,15 +171,15 @@ impl Client {
                     return Ok((op, body));
                 }
             }
-            if interrupt::requested() && !was_interrupted {
+            if heed == Heed::Interrupts && interrupt::requested() {
                 return Err(Fault::interrupted());
             }
             if !moved {
                 self.check()?;
-                if self.pump.driver.now() > end {
+                if self.pump.now > end {
                     return Err(self.silent());
                 }
-                self.pump.wait().map_err(Fault::driver)?;
+                pump::wait(&mut self.pump).map_err(Fault::driver)?;
             }
         }
     }
@@ -191,10 +198,10 @@ impl Client {
     /// What to do in a turn in which nothing moved: look whether the server is still there, and wait.
     pub(crate) fn idle(&mut self, meter: &Meter) -> Result<()> {
         self.check()?;
-        if self.pump.driver.now().since(meter.progress_at) > self.timeout + GRACE {
+        if self.pump.now.since(meter.progress_at) > self.timeout + GRACE {
             return Err(self.silent());
         }
-        self.pump.wait().map_err(Fault::driver)
+        pump::wait(&mut self.pump).map_err(Fault::driver)
     }
 
     /// The server does not answer, although the protocol has not noticed.

@@ -1,7 +1,7 @@
 //! `srd perf lat`: ping-pong of one message.
 
 use clap::Args;
-use srd::Driver as _;
+use srd::{Driver as _, Span};
 
 use super::client::{Client, ClientArgs, Ended, Meter};
 use super::control::{Start, Test};
@@ -30,15 +30,22 @@ pub(crate) fn run(args: &LatArgs) -> Result<Exit> {
 fn ping(client: &mut Client, args: &ClientArgs) -> Ended {
     let mut meter = Meter::new(client, args);
     let (mut pinged, mut waiting) = (None, false);
+    // The last round trip, until there is time to record it: while nothing arrives.
+    let mut sample: Option<Span> = None;
     loop {
-        let turned = client.pump.turn(|endpoint, upper, driver, now| {
+        let turned = client.pump.turn_with(|endpoint, upper, driver, now| {
             let answered = upper.recycle() > 0;
-            upper.samples.clear();
+            if !answered && let Some(span) = sample.take() {
+                upper.samples.clear();
+                meter.latencies.record(span);
+            }
             if answered || !waiting {
                 // The turn may have begun before the answer came, so look at the clock again.
                 let now = if answered { driver.now() } else { now };
                 if let (true, Some(then)) = (answered, pinged) {
-                    meter.latencies.record(now.since(then));
+                    if let Some(before) = sample.replace(now.since(then)) {
+                        meter.latencies.record(before);
+                    }
                     meter.count(now, 1, 1);
                 }
                 waiting = upper.post(endpoint, now, 1) == 1;
@@ -48,7 +55,12 @@ fn ping(client: &mut Client, args: &ClientArgs) -> Ended {
         });
         match turned {
             Err(e) => return meter.end(client, Some(Fault::driver(e))),
-            Ok(_) if meter.is_over() => return meter.end(client, None),
+            Ok(_) if meter.is_over() => {
+                if let Some(span) = sample {
+                    meter.latencies.record(span);
+                }
+                return meter.end(client, None);
+            }
             Ok(_) if interrupt::requested() => return meter.end(client, Some(Fault::interrupted())),
             Ok(true) => {}
             Ok(false) => {

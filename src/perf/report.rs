@@ -5,9 +5,10 @@ use srd::Span;
 
 use super::client::{Client, ClientArgs, Ended};
 use super::control::{Outcome, Start, Test};
+use super::pump;
 use crate::exit::{Exit, Fault, Result};
 use crate::report::{Counters, LatencyUs, PathReport};
-use crate::units::{bytes, thousands};
+use crate::units::{size_text, thousands};
 use crate::{interrupt, render};
 
 /// What `srd perf lat|bw|rate` reports. The names are an interface.
@@ -89,7 +90,7 @@ pub(crate) fn finish(mut client: Client, args: &ClientArgs, start: &Start, mut e
     }
     // Whoever is gone hears no good-bye.
     let goodbye = if outcome.is_some() { GOODBYE } else { Span::ZERO };
-    client.pump.close(goodbye).map_err(Fault::driver)?;
+    pump::close(&mut client.pump, goodbye).map_err(Fault::driver)?;
     if interrupt::requested() && ended.fault.is_none() {
         ended.fault = Some(Fault::interrupted());
     }
@@ -171,7 +172,7 @@ impl PerfReport {
         let mut lines = vec![
             format!(
                 "srd perf {test} to {server}: {} x {depth}, {ways}{}, {duration_s:.2} s{partial}",
-                bytes((*size).into()),
+                size_text(*size),
                 self.mode
             ),
             String::new(),
@@ -190,7 +191,7 @@ impl PerfReport {
             None => "  server       did not report".to_owned(),
         });
         lines.push(String::new());
-        lines.push(PathReport::table(&self.paths).to_string());
+        lines.push(PathReport::table(&self.paths).trim_fmt());
         lines.join("\n")
     }
 }

@@ -13,7 +13,7 @@ use srd::udp::UdpDriver;
 use srd::{Driver as _, Endpoint, Event, Failure, PeerId, Span, Time};
 
 use super::control::{self, Op, Outcome, Reason, Start, Test};
-use super::pump::Pump;
+use super::pump;
 use super::upper::PerfUpper;
 use super::{DEFAULT_PORT, cpu};
 use crate::exit::{Exit, Fault, Result};
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &ServerArgs) -> Result<Exit> {
     let local = SocketAddr::new(args.bind.0, args.bind.1.unwrap_or(args.port));
     let config = args.transport.config(local, args.client_timeout)?;
     let driver = args.transport.bind(local)?;
-    let mut pump = Pump::new(driver, config, transport::seed()?);
+    let mut pump = pump::start(driver, config, transport::seed()?);
     let listening = pump.driver.local_addr();
     let say = |text: &str| if args.json { render::note(text) } else { render::text(text).unwrap_or(()) };
     say(&format!("srd perf server: listening on {listening}"));
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &ServerArgs) -> Result<Exit> {
     let mut sessions = VecDeque::new();
     let exit = loop {
         let moved = pump
-            .turn(|endpoint, upper, driver, now| server.work(endpoint, upper, driver, now))
+            .turn_with(|endpoint, upper, driver, now| server.work(endpoint, upper, driver, now))
             .map_err(Fault::driver)?;
         while let Some(news) = server.news.pop_front() {
             say(&news.text());
@@ -134,11 +134,11 @@ pub(crate) fn run(args: &ServerArgs) -> Result<Exit> {
             if args.transport.mode == Mode::Spin && server.session.is_none() {
                 std::thread::sleep(DOZE);
             } else {
-                pump.wait().map_err(Fault::driver)?;
+                pump::wait(&mut pump).map_err(Fault::driver)?;
             }
         }
     };
-    pump.close(GOODBYE).map_err(Fault::driver)?;
+    pump::close(&mut pump, GOODBYE).map_err(Fault::driver)?;
     if args.json {
         render::json(&ServerReport { listening: listening.to_string(), sessions: sessions.into() })?;
     }
@@ -178,7 +178,7 @@ impl News {
         match self {
             News::Began(addr, s) => {
                 let ways = if s.bidir { ", both ways" } else { "" };
-                format!("{addr}: {} {} x {}{ways}", s.test.name(), units::bytes(s.size.into()), s.depth)
+                format!("{addr}: {} {} x {}{ways}", s.test.name(), units::size_text(s.size), s.depth)
             }
             News::Ended(s) => {
                 let end = s.error.as_ref().map_or("done".to_owned(), |e| format!("broken off, {e}"));
@@ -277,7 +277,7 @@ impl Server {
         peer: PeerId,
         body: &[u8],
     ) {
-        let addr = endpoint.peer_addr(peer);
+        let Some(addr) = endpoint.peer_addr(peer) else { return };
         let turn_away = |reason: String| control::encode(&Reason { reason });
         if let Some(session) = &self.session
             && session.peer != peer

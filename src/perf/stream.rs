@@ -4,6 +4,7 @@ use srd::{Driver as _, Span};
 
 use super::client::{Client, ClientArgs, Ended, Meter};
 use super::control::Start;
+use super::pump;
 use crate::exit::Fault;
 use crate::interrupt;
 
@@ -15,7 +16,7 @@ pub(crate) fn run(client: &mut Client, args: &ClientArgs, start: &Start) -> Ende
     let mut meter = Meter::new(client, args);
     let bidir = u64::from(start.bidir);
     loop {
-        let turned = client.pump.turn(|endpoint, upper, _, now| {
+        let turned = client.pump.turn_with(|endpoint, upper, _, now| {
             let (sent, received) = (upper.take_done(), upper.recycle());
             for posted in upper.samples.drain(..) {
                 meter.latencies.record(now.since(posted));
@@ -49,7 +50,7 @@ fn drain(client: &mut Client, mut ended: Ended) -> Ended {
     let mut last = client.pump.driver.now();
     let patience = if ended.fault.is_some() { PATIENCE } else { client.timeout };
     while client.pump.upper.outstanding() > 0 {
-        let turned = client.pump.turn(|_, upper, _, now| {
+        let turned = client.pump.turn_with(|_, upper, _, now| {
             if upper.take_done() + upper.recycle() > 0 {
                 last = now;
             }
@@ -58,11 +59,11 @@ fn drain(client: &mut Client, mut ended: Ended) -> Ended {
         let fault = match turned {
             Err(e) => Fault::driver(e),
             Ok(true) => continue,
-            Ok(false) if client.pump.driver.now().since(last) > patience => client.silent(),
+            Ok(false) if client.pump.now.since(last) > patience => client.silent(),
             Ok(false) => match client.check() {
                 Err(fault) => fault,
                 Ok(()) if interrupt::requested() && ended.fault.is_none() => Fault::interrupted(),
-                Ok(()) => match client.pump.wait() {
+                Ok(()) => match pump::wait(&mut client.pump) {
                     Ok(()) => continue,
                     Err(e) => Fault::driver(e),
                 },

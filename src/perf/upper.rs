@@ -110,7 +110,7 @@ impl PerfUpper {
         self.data_peer = Some(peer);
         self.tx_slots = send;
         // Really written, for untouched memory would all be the same page of zeros and sit in the cache.
-        self.tx = (0..send * self.size).map(|k| k as u8).collect();
+        self.tx = vec![0x5a; send * self.size].into();
         self.tx_free = (0..send as u32).rev().collect();
         self.posted_at = vec![Time::ZERO; send].into();
         self.samples = Vec::with_capacity(send / SAMPLE as usize + 1);

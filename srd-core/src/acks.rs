@@ -52,6 +52,10 @@ pub(crate) const MIN_ROOM: usize = 12 + 6 + 6 * MAX_PIECES;
 /// Pieces of messages in one packet at most, so that a REFUSE of them all fits into the smallest datagram.
 pub(crate) const MAX_PIECES: usize = 76;
 
+/// Packets that a sender may have given up one after the other while none got through. Far more than probes can add up to
+/// within any peer timeout, far less than half of the number space.
+const MAX_GAP: u32 = 1 << 20;
+
 /// Packets with refusals that are remembered for the next acknowledgement; further ones are not acknowledged at all, so
 /// their sender sends them again.
 const MAX_REFUSED_PACKETS: usize = 64;
@@ -88,7 +92,7 @@ impl Acks {
             return Arrival::Violation;
         }
         if self.base.is_before(oldest) {
-            if oldest.since(self.base) > 2 * self.window {
+            if oldest.since(self.base) > MAX_GAP {
                 return Arrival::Violation;
             }
             self.slide(oldest);
@@ -104,6 +108,11 @@ impl Acks {
     }
 
     fn slide(&mut self, to: Seq) {
+        if to.since(self.base) as usize >= self.words.len() * 64 {
+            self.words.fill(0);
+            self.base = to;
+            return;
+        }
         let mut pn = self.base;
         while pn != to {
             let (word, bit) = self.bit(pn);

@@ -1,4 +1,5 @@
-//! Stateless cookies: proof that a peer receives at the address that it sends from, at no cost to us before it is given.
+//! Secrets: numbers that nobody can guess, and stateless cookies, which prove that a peer receives at the address that it
+//! sends from, at no cost to us before it is given.
 
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
@@ -7,7 +8,28 @@ use siphasher::sip::SipHasher24;
 
 use crate::time::{Span, Time};
 
-/// Makes and checks cookies: a keyed hash (SipHash-2-4) of address, salt and a coarse time.
+/// A keyed hash (SipHash-2-4) of a counter: connection ids and incarnations tell a peer nothing about those of others, as
+/// the output of a fast generator would.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    key: [u64; 2],
+    drawn: u64,
+}
+
+impl Secrets {
+    pub(crate) fn new(key: [u64; 2]) -> Secrets {
+        Secrets { key, drawn: 0 }
+    }
+
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        let mut hasher = SipHasher24::new_with_keys(self.key[0], self.key[1]);
+        self.drawn.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// Makes and checks cookies: a keyed hash of address, salt and a coarse time.
 #[derive(Debug)]
 pub(crate) struct Cookies {
     key: [u64; 2],

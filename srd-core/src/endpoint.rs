@@ -6,15 +6,16 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use rand::{Rng, RngExt, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustc_hash::FxHashMap;
 
 use crate::batch::TxBatch;
-use crate::config::{CheckedConfig, Checksum};
-use crate::conn::Cx;
-use crate::cookie::Cookies;
+use crate::config::{CheckedConfig, Checksum, MIN_DATAGRAM};
+use crate::conn::{Conn, Cx};
+use crate::cookie::{Cookies, Secrets};
 use crate::driver::{RxMeta, SourcePort};
+use crate::outbox::Outbox;
 use crate::peer::{Peer, State, write_control};
 use crate::seq::Seq;
 use crate::stats::{PeerStats, Stats};
@@ -23,9 +24,25 @@ use crate::timers::Timers;
 use crate::upper::{Failure, MAX_HEADER, Token, Upper};
 use crate::wire::{Accept, Close, Closed, DecodeError, Hello, Init, Packet, Retry, Unknown, decode_packet, features};
 
-/// A peer of an endpoint. Stays valid as long as the endpoint; connections to the peer come and go underneath.
+/// A peer of an endpoint; connections to it come and go underneath. One that the application asked for stays valid as long
+/// as the endpoint; one that came by itself may be forgotten when it has no connection and its place is needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerId(pub u32);
+
+impl PeerId {
+    fn new(slot: usize, generation: u32) -> PeerId {
+        PeerId(slot as u32 | generation << INDEX_BITS)
+    }
+
+    fn slot(self) -> usize {
+        (self.0 & ((1 << INDEX_BITS) - 1)) as usize
+    }
+
+    /// The next peer in the same place.
+    fn successor(self) -> PeerId {
+        PeerId::new(self.slot(), (self.0 >> INDEX_BITS) + 1)
+    }
+}
 
 /// How often a message is offered to a receiver that is not ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -68,6 +85,9 @@ pub enum SendError {
         /// The limit.
         max: u32,
     },
+    /// The peer came by itself, went, and has been forgotten.
+    #[error("the peer has been forgotten; ask for it by address")]
+    UnknownPeer,
     /// The endpoint is closing.
     #[error("the endpoint is closed")]
     Closed,
@@ -94,17 +114,23 @@ pub struct Endpoint {
     local: SocketAddr,
     incarnation: u64,
     peers: Vec<Peer>,
-    by_addr: FxHashMap<SocketAddr, PeerId>,
+    by_addr: FxHashMap<SocketAddr, usize>,
+    /// Peers that came by themselves, whose first hop nobody has measured.
+    new_peers: VecDeque<PeerId>,
+    /// Where the search for a peer to forget goes on.
+    forget_at: usize,
     /// Peers that may have something to send, each at most once.
-    ready: VecDeque<PeerId>,
+    ready: VecDeque<usize>,
     is_ready: Vec<bool>,
     timers: Timers,
     events: VecDeque<Event>,
     replies: VecDeque<Reply>,
-    reply_budget: ReplyBudget,
+    /// Answers to handshakes have a budget of their own, so that a flood of strays cannot keep newcomers out.
+    retry_budget: ReplyBudget,
+    stray_budget: ReplyBudget,
     cookies: Cookies,
-    /// One generator per purpose, so that a draw in one place does not shift the others.
-    id_rng: Xoshiro256PlusPlus,
+    secrets: Secrets,
+    /// Chooses paths; what must not be guessed comes from `secrets`.
     path_rng: Xoshiro256PlusPlus,
     draining: bool,
     stats: Stats,
@@ -122,6 +148,8 @@ struct Reply {
 
 /// Events that nobody has fetched; older ones are forgotten, since messages tell the story anyway.
 const MAX_EVENTS: usize = 1024;
+/// Peers looked at to find one to forget.
+const FORGET_SEARCH: usize = 64;
 /// Stateless answers that wait to be sent.
 const MAX_REPLIES: usize = 64;
 /// The low bits of a connection id are the peer's index, the rest is secret.
@@ -135,6 +163,10 @@ struct ReplyBudget {
 }
 
 impl ReplyBudget {
+    fn new(now: Time) -> ReplyBudget {
+        ReplyBudget { tokens: Self::BURST, refilled: now }
+    }
+
     const BURST: u32 = 256;
     const REFILL: Span = Span::from_micros(100);
 
@@ -142,7 +174,7 @@ impl ReplyBudget {
         let earned = now.since(self.refilled).as_nanos() / Self::REFILL.as_nanos();
         if earned > 0 {
             self.tokens = (u64::from(self.tokens) + earned).min(Self::BURST.into()) as u32;
-            self.refilled = now;
+            self.refilled += Self::REFILL * earned;
         }
         self.tokens > 0 && {
             self.tokens -= 1;
@@ -185,13 +217,18 @@ impl Endpoint {
     /// `seed`; two endpoints must never be given the same one.
     pub fn new(config: CheckedConfig, local: SocketAddr, seed: [u8; 32], now: Time) -> Endpoint {
         let mut root = Xoshiro256PlusPlus::from_seed(seed);
-        let mut id_rng = Xoshiro256PlusPlus::from_rng(&mut root);
+        let path_rng = Xoshiro256PlusPlus::from_rng(&mut root);
+        // The seed itself keys the hashes; outputs of the generator, which is no secret-keeper, never do.
+        let word = |i: usize| u64::from_le_bytes(*seed[8 * i..].first_chunk().expect("a seed of four words"));
+        let mut secrets = Secrets::new([word(0), word(1)]);
         Endpoint {
-            // [HS-3]
-            incarnation: id_rng.next_u64(),
-            cookies: Cookies::new([root.next_u64(), root.next_u64()]),
-            path_rng: Xoshiro256PlusPlus::from_rng(&mut root),
-            id_rng,
+            // [HS-3, SEC-5]
+            incarnation: secrets.draw(),
+            cookies: Cookies::new([word(2), word(3)]),
+            path_rng,
+            secrets,
+            new_peers: VecDeque::new(),
+            forget_at: 0,
             config,
             local,
             peers: Vec::new(),
@@ -201,7 +238,8 @@ impl Endpoint {
             timers: Timers::default(),
             events: VecDeque::new(),
             replies: VecDeque::new(),
-            reply_budget: ReplyBudget { tokens: ReplyBudget::BURST, refilled: now },
+            retry_budget: ReplyBudget::new(now),
+            stray_budget: ReplyBudget::new(now),
             draining: false,
             stats: Stats::default(),
             watch: StallWatch { lateness: Span::ZERO, stall_end: Time::ZERO },
@@ -211,12 +249,13 @@ impl Endpoint {
 
     // ---- getters
 
-    /// The address of a peer.
-    ///
-    /// # Panics
-    /// If the peer is not of this endpoint.
-    pub fn peer_addr(&self, peer: PeerId) -> SocketAddr {
-        self.peers[peer.0 as usize].addr
+    /// The address of a peer; `None` if it has been forgotten.
+    pub fn peer_addr(&self, peer: PeerId) -> Option<SocketAddr> {
+        self.get(peer).map(|p| p.addr)
+    }
+
+    fn get(&self, peer: PeerId) -> Option<&Peer> {
+        self.peers.get(peer.slot()).filter(|p| p.id == peer)
     }
 
     /// Counters.
@@ -225,11 +264,8 @@ impl Endpoint {
     }
 
     /// A snapshot of a peer; default values (but for the number of messages) if there is no connection.
-    ///
-    /// # Panics
-    /// If the peer is not of this endpoint.
     pub fn peer_stats(&self, peer: PeerId) -> PeerStats {
-        let peer = &self.peers[peer.0 as usize];
+        let Some(peer) = self.get(peer) else { return PeerStats::default() };
         match peer.conn() {
             Some(conn) => conn.snapshot(&peer.outbox),
             None => PeerStats { messages: peer.outbox.live(), ..PeerStats::default() },
@@ -252,20 +288,53 @@ impl Endpoint {
     /// of the first hop to it. `None` if the table of peers is full of peers in use.
     pub fn peer(&mut self, addr: SocketAddr, max_datagram: u16) -> Option<PeerId> {
         let addr = canonical(addr);
-        if let Some(&id) = self.by_addr.get(&addr) {
-            self.peers[id.0 as usize].link_datagram = max_datagram;
-            return Some(id);
-        }
-        self.add_peer(addr, max_datagram)
+        let slot = match self.by_addr.get(&addr) {
+            Some(&slot) => slot,
+            None => self.add_peer(addr)?,
+        };
+        self.peers[slot].held = true;
+        let id = self.peers[slot].id;
+        self.set_link_datagram(id, max_datagram);
+        Some(id)
     }
 
-    fn add_peer(&mut self, addr: SocketAddr, link_datagram: u16) -> Option<PeerId> {
-        if self.peers.len() < self.config.max_peers as usize {
-            let id = PeerId(self.peers.len() as u32);
-            self.peers.push(Peer::new(id, addr, link_datagram));
+    /// Tells what the driver says of the first hop to a peer, in bytes of UDP payload.
+    pub fn set_link_datagram(&mut self, peer: PeerId, max: u16) {
+        if self.get(peer).is_some() {
+            self.peers[peer.slot()].set_link_datagram(max.max(MIN_DATAGRAM));
+        }
+    }
+
+    /// A peer that came by itself, whose [`set_link_datagram`](Self::set_link_datagram) has not been called.
+    pub fn poll_new_peer(&mut self) -> Option<PeerId> {
+        self.new_peers.pop_front()
+    }
+
+    fn add_peer(&mut self, addr: SocketAddr) -> Option<usize> {
+        let link_datagram = self.config.max_datagram;
+        let slot = self.peers.len();
+        if slot < self.config.max_peers as usize {
+            self.peers.push(Peer::new(PeerId::new(slot, 0), addr, link_datagram));
             self.is_ready.push(false);
-            self.by_addr.insert(addr, id);
-            return Some(id);
+            self.by_addr.insert(addr, slot);
+            return Some(slot);
+        }
+        let slot = self.find_forgettable()?;
+        let id = self.peers[slot].id.successor();
+        let old = std::mem::replace(&mut self.peers[slot], Peer::new(id, addr, link_datagram));
+        self.by_addr.remove(&old.addr);
+        self.by_addr.insert(addr, slot);
+        Some(slot)
+    }
+
+    /// A peer that the application never asked for and that has nothing under way. Looks at a bounded number.
+    fn find_forgettable(&mut self) -> Option<usize> {
+        for _ in 0..FORGET_SEARCH.min(self.peers.len()) {
+            self.forget_at = (self.forget_at + 1) % self.peers.len();
+            let peer = &self.peers[self.forget_at];
+            if !peer.held && peer.is_idle() {
+                return Some(self.forget_at);
+            }
         }
         None
     }
@@ -274,9 +343,6 @@ impl Endpoint {
     ///
     /// # Errors
     /// The message was not accepted and will not complete.
-    ///
-    /// # Panics
-    /// If the peer is not of this endpoint.
     pub fn send(&mut self, now: Time, peer: PeerId, msg: Outbound) -> Result<(), SendError> {
         if self.draining {
             return Err(SendError::Closed);
@@ -285,16 +351,22 @@ impl Endpoint {
             return Err(SendError::TooLong { len: msg.len, max: self.config.max_message });
         }
         let depth = self.config.send_queue;
-        let p = &mut self.peers[peer.0 as usize];
+        let slot = peer.slot();
+        let Some(p) = self.peers.get_mut(slot).filter(|p| p.id == peer) else { return Err(SendError::UnknownPeer) };
         if p.outbox.live() >= depth {
             return Err(SendError::QueueFull { depth });
         }
+        if let Some(conn) = p.conn()
+            && msg.len > conn.remote.max_message
+        {
+            return Err(SendError::TooLong { len: msg.len, max: conn.remote.max_message });
+        }
         p.outbox.push(msg);
         if matches!(p.state, State::Idle) {
-            let hello = self.hello(peer);
-            self.peers[peer.0 as usize].open(now, hello);
+            let hello = self.hello(slot);
+            self.peers[slot].open(now, hello);
         }
-        self.make_ready(peer);
+        self.make_ready(slot);
         Ok(())
     }
 
@@ -307,7 +379,7 @@ impl Endpoint {
             if peer.outbox.live() == 0 && matches!(peer.state, State::Opening(_)) {
                 peer.close(now, true);
             }
-            self.make_ready(PeerId(index as u32));
+            self.make_ready(index);
         }
     }
 
@@ -319,24 +391,25 @@ impl Endpoint {
             self.stats.messages_failed += u64::from(peer.outbox.live());
             peer.outbox.fail_all(Failure::Closed, |token, why| upper.completed(token, Err(why)));
             peer.close(now, true);
-            self.make_ready(PeerId(index as u32));
+            self.make_ready(index);
         }
     }
 
     // [HS-2]
-    fn hello(&mut self, peer: PeerId) -> Hello {
+    fn hello(&mut self, slot: usize) -> Hello {
         let config = &self.config;
-        let secret = self.id_rng.next_u64() << INDEX_BITS;
+        let secret = self.secrets.draw() << INDEX_BITS;
+        let mut number = || config.first_number.unwrap_or(self.secrets.draw() as u32);
         Hello {
-            cid: secret | u64::from(peer.0),
+            cid: secret | slot as u64,
             incarnation: self.incarnation,
             features: if config.checksum == Checksum::Crc32c { features::CHECKSUM } else { 0 },
             max_datagram: config.max_datagram,
             packet_window: config.packet_window,
             message_window: config.message_window,
             max_message: config.max_message,
-            first_pn: Seq(config.first_number.unwrap_or_else(|| self.id_rng.next_u32())),
-            first_message: Seq(config.first_number.unwrap_or_else(|| self.id_rng.next_u32())),
+            first_pn: Seq(number()),
+            first_message: Seq(number()),
             max_ack_delay_us: config.max_ack_delay.as_nanos().div_ceil(1000).min(100_000) as u32,
         }
     }
@@ -354,7 +427,7 @@ impl Endpoint {
                     self.stats.rx_unknown += 1;
                     // [HS-13]
                     let reply = Unknown { cid: header.cid, incarnation: self.incarnation, port: self.local.port() };
-                    self.reply(now, meta, header.port, bytes.len(), |out| reply.encode(out));
+                    self.reply_stray(now, meta, header.port, bytes.len(), |out| reply.encode(out));
                     return;
                 };
                 let (mut cx, peer) = split(self, now, index);
@@ -369,7 +442,7 @@ impl Endpoint {
                 if let State::Open { conn, .. } = &mut peer.state {
                     conn.handle_tracked(&mut cx, &header, frames, meta, &mut peer.outbox, upper);
                 }
-                self.make_ready(PeerId(index as u32));
+                self.make_ready(index);
             }
             Ok(Packet::Untracked { flags, cid, frames }) => {
                 let Some(index) = self.find(cid) else {
@@ -380,11 +453,11 @@ impl Endpoint {
                 if let State::Open { conn, .. } = &mut peer.state {
                     conn.handle_untracked(&mut cx, flags, frames, meta, &mut peer.outbox, upper);
                 }
-                self.make_ready(PeerId(index as u32));
+                self.make_ready(index);
             }
             Ok(Packet::Init(init)) => self.handle_init(now, meta, &init, bytes.len(), upper),
             Ok(Packet::Retry(retry)) => self.handle_retry(now, &retry),
-            Ok(Packet::Accept(accept)) => self.handle_accept(now, &accept),
+            Ok(Packet::Accept(accept)) => self.handle_accept(now, &accept, upper),
             Ok(Packet::Unknown(unknown)) => self.handle_unknown(now, meta, &unknown, upper),
             Ok(Packet::Close(close)) => self.handle_close(now, meta, &close, bytes.len(), upper),
             Ok(Packet::Closed(closed)) => self.handle_closed(now, meta, &closed, upper),
@@ -404,7 +477,7 @@ impl Endpoint {
     // [HS-1]
     fn find_addr(&self, meta: &RxMeta, port: u16) -> Option<usize> {
         let addr = canonical(SocketAddr::new(meta.from.ip(), port));
-        self.by_addr.get(&addr).map(|id| id.0 as usize)
+        self.by_addr.get(&addr).copied()
     }
 
     fn handle_init<U: Upper>(&mut self, now: Time, meta: &RxMeta, init: &Init, len: usize, upper: &mut U) {
@@ -412,7 +485,7 @@ impl Endpoint {
             return;
         }
         let addr = canonical(main_addr(meta.from, init.port));
-        let known = self.by_addr.get(&addr).map(|id| id.0 as usize);
+        let known = self.by_addr.get(&addr).copied();
         let mut salt = 0;
         if let Some(index) = known
             && let peer = &mut self.peers[index]
@@ -423,7 +496,7 @@ impl Endpoint {
                 // The ACCEPT was lost, or this is an echo: say it again.
                 if let State::Open { accept, .. } = &mut peer.state {
                     *accept = true;
-                    self.make_ready(PeerId(index as u32));
+                    self.make_ready(index);
                 }
                 return;
             }
@@ -433,30 +506,31 @@ impl Endpoint {
         // [HS-4, SEC-1]
         if !self.cookies.check(now, addr, salt, init.cookie) {
             let retry = Retry { to: init.hello.cid, cookie: self.cookies.make(now, addr, salt) };
-            self.reply(now, meta, init.port, len, |out| retry.encode(out));
+            if self.retry_budget.take(now) {
+                self.reply(meta, init.port, len, |out| retry.encode(out));
+            } else {
+                self.stats.rx_refused += 1;
+            }
             return;
         }
         // [HS-6]
-        let Some(index) = known.or_else(|| self.add_peer(addr, self.config.max_datagram).map(|id| id.0 as usize))
-        else {
+        let Some(index) = known.or_else(|| self.add_peer(addr)) else {
             self.stats.rx_refused += 1;
             return;
         };
-        let id = PeerId(index as u32);
+        let id = self.peers[index].id;
+        if !self.peers[index].held && self.new_peers.len() < MAX_EVENTS {
+            self.new_peers.push_back(id);
+        }
         let local = match &self.peers[index].state {
             // [HS-11]
             State::Opening(opening) => opening.local,
-            _ => self.hello(id),
+            _ => self.hello(index),
         };
         let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
         let (mut cx, peer) = split(self, now, index);
         let failure = match &peer.state {
-            // [HS-15]
-            State::Open { conn, .. } if conn.remote.incarnation != init.hello.incarnation => {
-                Some(Failure::PeerRestarted)
-            }
-            // It gave the connection up without us.
-            State::Open { .. } => Some(Failure::Unresponsive),
+            State::Open { conn, .. } => replaced(conn, &peer.outbox, init.hello.incarnation),
             State::Closing(_) | State::Opening(_) | State::Idle => None,
         };
         let event = match (&peer.state, failure) {
@@ -464,10 +538,10 @@ impl Endpoint {
             _ => None,
         };
         peer.from = meta.to;
-        peer.established(&mut cx, local, init.hello, true, rng);
+        peer.established(&mut cx, local, init.hello, true, rng, upper);
         self.emit(event);
         self.emit(Some(Event::Connected(id)));
-        self.make_ready(id);
+        self.make_ready(index);
     }
 
     fn handle_retry(&mut self, now: Time, retry: &Retry) {
@@ -476,29 +550,29 @@ impl Endpoint {
             return;
         };
         self.peers[index].on_retry(now, retry.to, retry.cookie);
-        self.make_ready(PeerId(index as u32));
+        self.make_ready(index);
     }
 
     // [HS-9]
-    fn handle_accept(&mut self, now: Time, accept: &Accept) {
+    fn handle_accept<U: Upper>(&mut self, now: Time, accept: &Accept, upper: &mut U) {
         let Some(index) = self.find(accept.to) else {
             self.stats.rx_unknown += 1;
             return;
         };
-        let id = PeerId(index as u32);
+        let id = self.peers[index].id;
         match &mut self.peers[index].state {
             State::Opening(opening) => {
                 let local = opening.local;
                 let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
                 let (mut cx, peer) = split(self, now, index);
-                peer.established(&mut cx, local, accept.hello, false, rng);
+                peer.established(&mut cx, local, accept.hello, false, rng, upper);
                 self.emit(Some(Event::Connected(id)));
             }
             // Both sides opened at once.
             State::Open { conn, .. } if conn.remote.cid == accept.hello.cid => conn.confirm(),
             _ => {}
         }
-        self.make_ready(id);
+        self.make_ready(index);
     }
 
     fn handle_unknown<U: Upper>(&mut self, now: Time, meta: &RxMeta, unknown: &Unknown, upper: &mut U) {
@@ -511,11 +585,7 @@ impl Endpoint {
         // Only the peer and those on the path know the id, so this is no stranger's guess.
         let failure = match &peer.state {
             State::Open { conn, .. } if conn.remote.cid == unknown.cid => {
-                if conn.remote.incarnation == unknown.incarnation {
-                    Some(Failure::Unresponsive)
-                } else {
-                    Some(Failure::PeerRestarted)
-                }
+                replaced(conn, &peer.outbox, unknown.incarnation)
             }
             State::Closing(closing) if closing.conn.remote.cid == unknown.cid => None,
             _ => {
@@ -551,7 +621,7 @@ impl Endpoint {
             self.reopen_if_needed(now, index);
         }
         // [HS-18]
-        self.reply(now, meta, close.port, len, |out| closed.encode(out));
+        self.reply_stray(now, meta, close.port, len, |out| closed.encode(out));
     }
 
     // [HS-20]
@@ -569,24 +639,34 @@ impl Endpoint {
 
     /// Messages that were queued while the old connection ended want a new one.
     fn reopen_if_needed(&mut self, now: Time, index: usize) {
-        let id = PeerId(index as u32);
         if matches!(self.peers[index].state, State::Idle) && self.peers[index].outbox.live() > 0 {
-            let hello = self.hello(id);
+            let hello = self.hello(index);
             self.peers[index].open(now, hello);
         }
-        self.make_ready(id);
+        self.make_ready(index);
     }
 
-    /// Queues an answer to a packet of `request_len` bytes that belongs to no connection, unless that would be the longer one.
-    fn reply(&mut self, now: Time, meta: &RxMeta, port: u16, request_len: usize, encode: impl FnOnce(&mut Vec<u8>)) {
-        // [SEC-2]
-        if self.replies.len() >= MAX_REPLIES || port == 0 || !self.reply_budget.take(now) {
+    fn reply_stray(
+        &mut self,
+        now: Time,
+        meta: &RxMeta,
+        port: u16,
+        request_len: usize,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) {
+        if self.stray_budget.take(now) {
+            self.reply(meta, port, request_len, encode);
+        } else {
             self.stats.rx_refused += 1;
-            return;
         }
+    }
+
+    /// Queues a stateless answer, if it is no longer than the request: nobody uses us to hit others harder.
+    fn reply(&mut self, meta: &RxMeta, port: u16, request_len: usize, encode: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = Vec::with_capacity(32);
         encode(&mut bytes);
-        if bytes.len() > request_len {
+        // [SEC-2]
+        if self.replies.len() >= MAX_REPLIES || port == 0 || bytes.len() > request_len {
             self.stats.rx_refused += 1;
             return;
         }
@@ -627,11 +707,11 @@ impl Endpoint {
 
     // ---- what we want done
 
-    fn make_ready(&mut self, peer: PeerId) {
-        let flag = &mut self.is_ready[peer.0 as usize];
+    fn make_ready(&mut self, slot: usize) {
+        let flag = &mut self.is_ready[slot];
         if !*flag {
             *flag = true;
-            self.ready.push_back(peer);
+            self.ready.push_back(slot);
         }
     }
 
@@ -644,22 +724,22 @@ impl Endpoint {
             self.stats.tx_bytes += reply.bytes.len() as u64;
             return true;
         }
-        while let Some(id) = self.ready.pop_front() {
-            self.is_ready[id.0 as usize] = false;
+        while let Some(slot) = self.ready.pop_front() {
+            self.is_ready[slot] = false;
             let source = self.any_source();
             let mut scratch = std::mem::take(&mut self.scratch);
             let (port, draining) = (self.local.port(), self.draining);
-            let (mut cx, peer) = split(self, now, id.0 as usize);
+            let (mut cx, peer) = split(self, now, slot);
             let sent = peer.transmit(&mut cx, port, source, upper, batch, &mut scratch);
             let deadline = if sent { Time::NEVER } else { peer.deadline(&cx, draining) };
             self.scratch = scratch;
             if sent {
                 // Others first, then it may have more.
-                self.make_ready(id);
+                self.make_ready(slot);
                 return true;
             }
             if deadline != Time::NEVER {
-                self.timers.set(id.0, deadline);
+                self.timers.set(slot as u32, deadline, now);
             }
         }
         false
@@ -682,6 +762,16 @@ impl Endpoint {
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
+}
+
+/// The peer has a new connection, or has forgotten this one: what becomes of messages. Those that were never in the
+/// connection are not concerned.
+// [HS-15]
+fn replaced(conn: &Conn, outbox: &Outbox, incarnation: u64) -> Option<Failure> {
+    if !outbox.in_progress() {
+        return None;
+    }
+    Some(if conn.remote.incarnation == incarnation { Failure::Unresponsive } else { Failure::PeerRestarted })
 }
 
 /// The context of a call, and the peer that it concerns.

@@ -21,9 +21,14 @@ pub(crate) enum Taken {
     Duplicate,
     /// The message is turned away.
     Refused(Refusal),
+    /// Too many messages are half here: as if the packet had been lost.
+    Crowded,
     /// The sender breaks the rules: outside the window, or at odds with what it said before.
     Violation,
 }
+
+/// Status of a message that is longer than we accept; senders that heed the handshake never see it.
+const REFUSED_TOO_LONG: u8 = u8::MAX;
 
 /// What the ring knows of an id. Small numbers are states, the rest indices of partial messages.
 type State = u16;
@@ -88,15 +93,15 @@ impl Inbox {
         if self.end.is_before(floor) {
             self.end = floor;
         }
-        for i in 0..ahead.min(self.states.len() as u32) {
+        let passed = ahead.min(self.states.len() as u32);
+        if (0..passed).any(|i| *self.state_mut(self.floor.plus(i)) >= FIRST_PARTIAL) {
+            // A sender that gives up a message half-way ends the connection, so this one is lying.
+            return false;
+        }
+        for i in 0..passed {
             let id = self.floor.plus(i);
-            let state = std::mem::replace(self.state_mut(id), UNSEEN);
-            if state == REFUSED {
+            if std::mem::replace(self.state_mut(id), UNSEEN) == REFUSED {
                 self.refusals.remove(&id.0);
-            } else if state >= FIRST_PARTIAL {
-                // A sender that gives up a message half-way ends the connection, so this one is lying.
-                *self.state_mut(id) = state;
-                return false;
             }
         }
         self.floor = floor;
@@ -141,9 +146,6 @@ impl Inbox {
         if ahead >= self.window {
             return if id.is_before(self.floor) { Taken::Duplicate } else { Taken::Violation };
         }
-        if total > self.max_message {
-            return Taken::Violation;
-        }
         self.reach(id);
         let whole = payload.len() as u32 == total;
         match *self.state_mut(id) {
@@ -152,8 +154,13 @@ impl Inbox {
             REFUSED => return Taken::Refused(self.refusals[&id.0]),
             // [REL-8]
             UNSEEN => {
-                let crowded = !whole && self.partials.len() - self.free_partials.len() >= self.max_partials;
-                let placement = if crowded { Placement::NotReady } else { upper.place(peer, header, total) };
+                if !whole && self.partials.len() - self.free_partials.len() >= self.max_partials {
+                    // [RNR-8]
+                    return Taken::Crowded;
+                }
+                let too_long = total > self.max_message;
+                let placement =
+                    if too_long { Placement::Refuse(REFUSED_TOO_LONG) } else { upper.place(peer, header, total) };
                 let place = match placement {
                     Placement::Accept(place) => place,
                     Placement::NotReady => return self.refuse(id, Refusal::NotReady),

@@ -51,37 +51,43 @@ struct Message {
 pub(crate) struct Outbox {
     slots: Vec<Message>,
     free: Vec<u32>,
-    /// Messages with bytes that were never sent.
-    queue: VecDeque<u32>,
+    /// Messages with bytes that were never sent: short ones, in order, and long ones, of which the first few take turns.
+    short: VecDeque<u32>,
+    long: VecDeque<u32>,
+    /// Which of the two is served now, and how many bytes that turn has had.
+    serving_long: bool,
+    turn: u32,
     /// Lost pieces.
     again: VecDeque<Piece>,
     /// Messages in progress by id; the entry is the slot.
     ids: SeqRing<Option<u32>>,
     backoff: BinaryHeap<Reverse<(Time, u32)>>,
     spare: Vec<Vec<u64>>,
-    /// Framed bytes in `queue` and `again`, roughly: enough to tell whether all that waits fits into one packet.
+    /// Framed bytes in the queues and in `again`, roughly: enough to tell whether all that waits fits into one packet.
     waiting: u64,
     live: u32,
-    /// Bytes of the message at the front sent since it got there.
-    turn: u32,
 }
 
-/// After so many bytes of one message the next one gets a turn, so that small messages do not wait for gigabytes.
+/// Bytes of a turn, so that short messages do not wait for gigabytes; longer messages than this are long.
 const TURN_BYTES: u32 = 64 * 1024;
+/// Long messages that take turns. Few, so that the first is done soon and the receiver has few half-done ones.
+const LONG_IN_TURN: usize = 4;
 
 impl Outbox {
     pub(crate) fn new() -> Outbox {
         Outbox {
             slots: Vec::new(),
             free: Vec::new(),
-            queue: VecDeque::new(),
+            short: VecDeque::new(),
+            long: VecDeque::new(),
+            serving_long: false,
+            turn: 0,
             again: VecDeque::new(),
             ids: SeqRing::new(Seq(0)),
             backoff: BinaryHeap::new(),
             spare: Vec::new(),
             waiting: 0,
             live: 0,
-            turn: 0,
         }
     }
 
@@ -114,7 +120,7 @@ impl Outbox {
 
     /// Whether there is something that may be sent, given the window of message ids.
     pub(crate) fn sendable(&self, window: u32) -> bool {
-        !self.again.is_empty() || self.queue.front().is_some_and(|&s| self.may_start(s, window))
+        !self.again.is_empty() || self.front().is_some_and(|s| self.may_start(s, window))
     }
 
     /// Whether lost pieces wait; the path that lost the first of them is not known here.
@@ -143,8 +149,36 @@ impl Outbox {
     }
 
     fn enqueue(&mut self, slot: u32) {
-        self.waiting += cost(&self.slots[slot as usize].out);
-        self.queue.push_back(slot);
+        let out = &self.slots[slot as usize].out;
+        self.waiting += cost(out);
+        if out.len > TURN_BYTES { self.long.push_back(slot) } else { self.short.push_back(slot) }
+    }
+
+    /// The message whose turn it is.
+    fn front(&self) -> Option<u32> {
+        let (first, second) = if self.serving_long { (&self.long, &self.short) } else { (&self.short, &self.long) };
+        first.front().or(second.front()).copied()
+    }
+
+    /// The message at the front had `len` bytes sent, and is `done` or goes on.
+    fn served(&mut self, len: u32, done: bool) {
+        if self.serving_long && self.long.is_empty() || !self.serving_long && self.short.is_empty() {
+            self.serving_long = !self.serving_long;
+            self.turn = 0;
+        }
+        self.turn += len;
+        let over = self.turn >= TURN_BYTES;
+        let queue = if self.serving_long { &mut self.long } else { &mut self.short };
+        if done {
+            queue.pop_front();
+        } else if over {
+            let slot = queue.pop_front().expect("it was served");
+            queue.insert(queue.len().min(LONG_IN_TURN - 1), slot);
+        }
+        if over {
+            self.serving_long = !self.serving_long;
+            self.turn = 0;
+        }
     }
 
     /// Cuts the next piece that fits into `room` bytes of a packet (`fresh`: of a packet that is still empty), or `None`
@@ -169,7 +203,7 @@ impl Outbox {
             }
             return Some(Cut { piece: Piece { len, ..piece }, token: out.token, total, again: true });
         }
-        let &slot = self.queue.front()?;
+        let slot = self.front()?;
         if !self.may_start(slot, window) {
             return None;
         }
@@ -188,16 +222,11 @@ impl Outbox {
         let message = &mut self.slots[slot as usize];
         message.id = Some(id);
         message.next += len;
-        self.turn += len;
         self.waiting = self.waiting.saturating_sub(u64::from(len));
+        self.served(len, len == left);
         if len == left {
-            self.queue.pop_front();
-            self.turn = 0;
             let framing = OVERHEAD + u64::from(out.header_len);
             self.waiting = if self.is_waiting() { self.waiting.saturating_sub(framing) } else { 0 };
-        } else if self.turn >= TURN_BYTES {
-            self.queue.rotate_left(1);
-            self.turn = 0;
         }
         let piece = Piece { slot, message: id, offset, len };
         Some(Cut { piece, token: out.token, total: out.len, again: false })
@@ -277,9 +306,9 @@ impl Outbox {
     /// Whether the next piece goes well into `room` bytes of an otherwise empty packet, of which `full_room` is the most:
     /// whole if it could be whole, else in pieces of a good size.
     pub(crate) fn next_fits(&self, room: usize, full_room: usize) -> bool {
-        let (out, left) = match (self.again.front(), self.queue.front()) {
+        let (out, left) = match (self.again.front(), self.front()) {
             (Some(piece), _) => (&self.slots[piece.slot as usize].out, piece.len),
-            (None, Some(&slot)) => {
+            (None, Some(slot)) => {
                 let message = &self.slots[slot as usize];
                 (&message.out, message.out.len - message.next)
             }
@@ -291,7 +320,7 @@ impl Outbox {
 
     /// Whether anything waits to be sent.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.again.is_empty() || !self.queue.is_empty()
+        !self.again.is_empty() || !self.short.is_empty() || !self.long.is_empty()
     }
 
     /// Queues the messages whose pause is over.
@@ -302,6 +331,23 @@ impl Outbox {
             }
             self.backoff.pop();
             self.enqueue(slot);
+        }
+    }
+
+    /// Fails queued messages that are longer than the peer accepts. Nothing may be in progress.
+    pub(crate) fn fail_longer_than(&mut self, max: u32, mut f: impl FnMut(Token)) {
+        for queue in [&mut self.short, &mut self.long] {
+            queue.retain(|&slot| {
+                let out = &self.slots[slot as usize].out;
+                let fits = out.len <= max;
+                if !fits {
+                    self.waiting = self.waiting.saturating_sub(cost(out));
+                    self.live -= 1;
+                    self.free.push(slot);
+                    f(out.token);
+                }
+                fits
+            });
         }
     }
 
@@ -348,10 +394,8 @@ impl Outbox {
         let message = &self.slots[slot as usize];
         if message.next < message.out.len {
             self.waiting = self.waiting.saturating_sub(cost(&message.out) - u64::from(message.next));
-            if self.queue.front() == Some(&slot) {
-                self.turn = 0;
-            }
-            self.queue.retain(|&s| s != slot);
+            let long = message.out.len > TURN_BYTES;
+            if long { &mut self.long } else { &mut self.short }.retain(|&s| s != slot);
         }
     }
 

@@ -31,7 +31,6 @@ pub(crate) struct Path {
     next_seq: u32,
     /// Place of the latest-sent packet that was acknowledged, and when it was sent.
     acked: Option<(u32, Time)>,
-    last_acked_at: Time,
     last_sample_at: Time,
     /// Smallest queueing delay of this round.
     round_queue: Option<Span>,
@@ -61,7 +60,6 @@ impl Path {
             outstanding: VecDeque::new(),
             next_seq: 0,
             acked: None,
-            last_acked_at: Time::ZERO,
             last_sample_at: Time::ZERO,
             round_queue: None,
             round_marked: false,
@@ -240,7 +238,7 @@ impl PathSet {
     }
 
     /// A packet that was in flight on the path was acknowledged.
-    pub(crate) fn on_acked(&mut self, now: Time, s: &Sent) {
+    pub(crate) fn on_acked(&mut self, s: &Sent) {
         let path = &mut self.paths[usize::from(s.path)];
         if path.life != s.path_life {
             return;
@@ -249,7 +247,6 @@ impl PathSet {
         path.state = PathState::Good;
         path.timeouts = 0;
         path.probe_at = Time::NEVER;
-        path.last_acked_at = now;
         if path.acked.is_none_or(|(seq, _)| (s.path_seq.wrapping_sub(seq) as i32) > 0) {
             path.acked = Some((s.path_seq, s.at));
         }
@@ -338,32 +335,32 @@ impl PathSet {
         next
     }
 
-    /// Collects the packets that have timed out.
+    /// Collects the packets that have timed out; they stay where they are until their fate is settled.
     pub(crate) fn expired(&mut self, now: Time, sent: &SentPackets, rto: impl Fn(&Rtt) -> Span, lost: &mut Vec<Seq>) {
         for i in 0..self.paths.len() {
             let path = &mut self.paths[i];
             let rto = rto(&path.rtt);
-            while let Some((pn, s)) = path.oldest(i as u8, sent) {
-                if s.at + rto > now {
-                    break;
-                }
-                lost.push(pn);
-                path.outstanding.pop_front();
+            if path.oldest(i as u8, sent).is_none_or(|(_, s)| s.at + rto > now) {
+                continue;
             }
+            let expired = path.outstanding.iter().take_while(|&&pn| sent.get(pn).is_none_or(|s| s.at + rto <= now));
+            lost.extend(expired);
         }
     }
 
-    /// Whether any path but `index` had a packet acknowledged since `since`.
+    /// Whether a packet sent after `since` on any path but `index` was acknowledged.
     pub(crate) fn others_alive(&self, index: u8, since: Time) -> bool {
-        self.paths.iter().enumerate().any(|(i, p)| i != usize::from(index) && p.last_acked_at > since)
+        let newest = |p: &Path| p.acked.is_some_and(|(_, sent_at)| sent_at > since);
+        self.paths.iter().enumerate().any(|(i, p)| i != usize::from(index) && newest(p))
     }
 
-    /// Packets timed out on the path while others got through. The first time it becomes suspect; then it is replaced.
-    pub(crate) fn on_silence(&mut self, index: u8, now: Time, config: &CheckedConfig) {
+    /// Packets timed out on the path while others got through. The first time it becomes suspect; then it is replaced, and
+    /// all that is still out on it is lost.
+    pub(crate) fn on_silence(&mut self, index: u8, now: Time, config: &CheckedConfig, lost: &mut Vec<Seq>) {
         let path = &mut self.paths[usize::from(index)];
         path.timeouts += 1;
         if path.timeouts >= 2 || path.state == PathState::Unproven {
-            self.replace(index, now, config);
+            self.replace(index, now, config, lost);
         } else {
             path.state = PathState::Suspect;
             path.probe_at = now;
@@ -371,7 +368,7 @@ impl PathSet {
         }
     }
 
-    fn replace(&mut self, index: u8, now: Time, config: &CheckedConfig) {
+    fn replace(&mut self, index: u8, now: Time, config: &CheckedConfig, lost: &mut Vec<Seq>) {
         self.quarantine.retain(|&(_, until)| until > now);
         let old = self.paths[usize::from(index)].port;
         let fresh = (0..32)
@@ -393,7 +390,7 @@ impl PathSet {
         path.life = old.life.wrapping_add(1);
         path.replaced = old.replaced + 1;
         path.outstanding = old.outstanding;
-        path.outstanding.clear();
+        lost.extend(path.outstanding.drain(..));
         path.last_ce = old.last_ce;
         (path.packets, path.bytes, path.lost, path.ce) = (old.packets, old.bytes, old.lost, old.ce);
         self.replaced += 1;

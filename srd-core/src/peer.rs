@@ -29,6 +29,8 @@ pub(crate) struct Peer {
     pub(crate) from: Option<IpAddr>,
     /// Largest datagram on the first hop.
     pub(crate) link_datagram: u16,
+    /// The application asked for it, and may hold its id.
+    pub(crate) held: bool,
     pub(crate) outbox: Outbox,
     pub(crate) state: State,
 }
@@ -69,7 +71,17 @@ pub(crate) struct Closing {
 
 impl Peer {
     pub(crate) fn new(id: PeerId, addr: SocketAddr, link_datagram: u16) -> Peer {
-        Peer { id, addr, from: None, link_datagram, outbox: Outbox::new(), state: State::Idle }
+        Peer { id, addr, from: None, link_datagram, held: false, outbox: Outbox::new(), state: State::Idle }
+    }
+
+    /// The first hop carries datagrams of at most so many bytes.
+    pub(crate) fn set_link_datagram(&mut self, max: u16) {
+        self.link_datagram = max;
+        match &mut self.state {
+            State::Open { conn, .. } => conn.limit_datagram(max),
+            State::Closing(closing) => closing.conn.limit_datagram(max),
+            State::Opening(_) | State::Idle => {}
+        }
     }
 
     /// The connection, if there is one.
@@ -100,22 +112,30 @@ impl Peer {
     }
 
     /// Both sides know each other.
-    pub(crate) fn established(
+    pub(crate) fn established<U: Upper>(
         &mut self,
         cx: &mut Cx<'_>,
         local: Hello,
         remote: Hello,
         accept: bool,
         rng: Xoshiro256PlusPlus,
+        upper: &mut U,
     ) {
         self.outbox.start_ids(local.first_message);
+        // [REL-12]
+        self.outbox.fail_longer_than(remote.max_message, |token| {
+            cx.stats.messages_failed += 1;
+            upper.completed(token, Err(Failure::TooLong { max: remote.max_message }));
+        });
         let mut conn = Box::new(Conn::new(cx, self.id, local, remote, self.link_datagram, rng));
         if !accept {
             // [HS-10]
             conn.confirm();
-            if !self.outbox.is_waiting() {
-                conn.request_ping();
-            }
+        }
+        // Someone must speak first: whoever has nothing to send shows that it knows the other's id, and whoever may not
+        // send yet asks whether the other does.
+        if accept == self.outbox.is_waiting() {
+            conn.request_ping();
         }
         self.state = State::Open { conn, accept, since: cx.now };
         cx.stats.connections_opened += 1;
@@ -159,7 +179,11 @@ impl Peer {
     /// The peer has something for us after all: take the good-bye back.
     pub(crate) fn reopen(&mut self, now: Time) {
         self.state = match std::mem::replace(&mut self.state, State::Idle) {
-            State::Closing(closing) => State::Open { conn: closing.conn, accept: false, since: now },
+            State::Closing(mut closing) => {
+                // A numbered packet from after the good-bye makes echoes of it void.
+                closing.conn.request_ping();
+                State::Open { conn: closing.conn, accept: false, since: now }
+            }
             other => other,
         };
     }

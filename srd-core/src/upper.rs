@@ -42,6 +42,12 @@ pub enum Failure {
     /// The peer runs again under a new incarnation and has forgotten what was outstanding.
     #[error("peer restarted and forgot its connections")]
     PeerRestarted,
+    /// The message is longer than the peer accepts.
+    #[error("message longer than the {max} bytes that the peer accepts")]
+    TooLong {
+        /// The peer's limit in bytes.
+        max: u32,
+    },
     /// The peer closed its endpoint.
     #[error("peer closed its endpoint")]
     PeerClosed,

@@ -106,7 +106,7 @@ fn idle_closes_and_opens_again() {
     let after = pair.sides[0].endpoint.stats().tx_packets + pair.sides[1].endpoint.stats().tx_packets;
     assert!(after - before <= 40, "quiet connections send keepalives only: {}", after - before);
     pair.run(Span::from_secs(300));
-    assert!(!pair.sides[0].endpoint.peer_stats(PeerId(0)).established);
+    assert!(!pair.peer_stats(0).established);
     let before = pair.sides[0].endpoint.stats().tx_packets + pair.sides[1].endpoint.stats().tx_packets;
     pair.run(Span::from_secs(3600));
     let after = pair.sides[0].endpoint.stats().tx_packets + pair.sides[1].endpoint.stats().tx_packets;
@@ -144,7 +144,7 @@ fn close_delivers_what_is_queued_first() {
     pair.run_until(Span::from_secs(1), |p| p.sides[0].endpoint.is_closed());
     assert_eq!(pair.sides[1].received.len(), 50);
     pair.run(Span::from_millis(50));
-    assert!(!pair.sides[1].endpoint.peer_stats(PeerId(0)).established);
+    assert!(!pair.peer_stats(1).established);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn small_mtu_only_is_found_and_used() {
         pair.send(0, pattern(i, 50_000));
     }
     pair.run_until(Span::from_secs(5), |p| p.sides[0].completed.len() == 20);
-    assert_eq!(pair.sides[0].endpoint.peer_stats(PeerId(0)).datagram, 1400);
+    assert_eq!(pair.peer_stats(0).datagram, 1400);
 }
 
 #[test]

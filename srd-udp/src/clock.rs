@@ -4,8 +4,8 @@ use srd_core::{Span, Time};
 
 use crate::sys;
 
-/// Nanoseconds since the driver was made, on `CLOCK_MONOTONIC`. A reading takes about 25 ns (vDSO, no system call); std's
-/// `Instant` takes half as much again, and the run loop reads the clock several times per turn.
+/// Nanoseconds since the driver was made, on `CLOCK_MONOTONIC`. A reading takes about 30 ns (vDSO, no system call); std's
+/// `Instant` takes a quarter more, and the run loop reads the clock several times per turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start_ns: u64,

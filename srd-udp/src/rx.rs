@@ -16,8 +16,8 @@ const BYTES_PER_CALL: usize = 256 * 1024;
 /// Most buffers per call; single small datagrams take about 1 us each.
 const BUFFERS_PER_CALL: u32 = 32;
 
-/// The receive buffer. A single one, since it stays in the cache; system calls are cheap compared with what each does
-/// (`recvmmsg` over several buffers was slower in bulk and no faster for small datagrams).
+/// The receive buffer. A single one, filled by `recvmsg`, which stays in the cache. (`recvmmsg` over eight buffers takes
+/// 120 ns more for a lone datagram, 90 ns of 500 less for small ones in a row, and the same in bulk.)
 #[derive(Debug)]
 pub(crate) struct Receiver {
     buf: Box<[u8]>,

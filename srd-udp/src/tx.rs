@@ -23,10 +23,10 @@ const SEGMENTS_NEW: usize = 128;
 /// Most bytes per call: 65,535 less IPv6 and UDP headers, which fits IPv4 too.
 const MAX_BYTES: usize = 65_487;
 /// Pieces that are on average no longer than this many bytes are copied together: cheaper than the kernel's work on a
-/// gather list (measured: 64 datagrams of 32 + 32 bytes go 2.4 times as fast).
+/// gather list. Measured: 64 datagrams of 32 + 480 bytes or less take 14 us instead of 17, one takes 1.1 us instead of 1.3.
 const SMALL_PIECE: usize = 256;
-/// Attempts while the send buffer or the device's queue is full; they take some 100 ns each. Then the network is lost in
-/// anyway, and whoever sent so much should hear of it as loss.
+/// Attempts while the send buffer or the device's queue is full. Beyond them the datagrams are dropped, and the core takes
+/// the loss for what it is: a sign of sending too fast.
 const BUSY_ATTEMPTS: u32 = 64;
 /// Attempts when a call reports an ICMP error: the report is about an earlier datagram, and this one was not sent.
 const REPORT_ATTEMPTS: u32 = 3;

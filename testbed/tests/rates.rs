@@ -118,12 +118,13 @@ fn assert_flows_stay(family: Family) {
         return;
     }
     let bed = Clos::builder().spines(2).hosts_per_leaf(1).spine_rate(Rate::mbit(20)).build().unwrap();
-    let whole = Duration::from_secs(5);
+    let whole = Duration::from_secs(6);
     let load = Load { flows: 32, stop: Stop::After(whole), family, ..Load::default() };
     let running = load.start(bed.host(0), bed.host(1)).unwrap();
+    until("flows are under way", || running.received() > 2_000_000);
     bed.hole(0, 0, Direction::Up).unwrap();
     let report = running.join().unwrap();
-    // 16 are expected; if timeouts moved flows elsewhere, 1 or 2 would be left after four of them
-    let stuck = report.flows.iter().filter(|f| f.longest_stall > whole.mul_f64(0.8)).count();
+    // 16 are expected; where a timeout moves a flow, about half as many stay stuck (the seed test tells for sure)
+    let stuck = report.flows.iter().filter(|f| f.longest_stall > whole.mul_f64(0.7)).count();
     assert!((6..=26).contains(&stuck), "{stuck} of 32 flows are stuck: {report:?}");
 }

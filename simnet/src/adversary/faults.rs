@@ -164,6 +164,8 @@ fn fault(rng: &mut Rng, scene: &Scene, schedule: &mut Schedule, start: Time, sto
             if hit.all {
                 schedule.cut = schedule.cut + span;
             }
+            // With a few probes only, and each lost with a good chance on the way there or back.
+            schedule.doubtful |= scene.peer_timeout() < Span::from_secs(1) && span * 4 > scene.peer_timeout();
             schedule.part(scene, hit, Part::Blackhole, start, stop);
         }
         11 => schedule.actions.push((start, Action::Rehash(rng.next_u64()))),

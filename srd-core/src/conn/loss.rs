@@ -16,8 +16,13 @@ const LARGE_LOST: u32 = 8;
 const PLATEAUS: [u16; 4] = [4400, 1400, 1200, crate::MIN_DATAGRAM];
 /// Pause before a larger datagram is tried again.
 const GROW_PAUSE: Span = Span::from_secs(10);
-/// Packets that may leave per retransmission timeout while nothing is acknowledged.
+/// Probes per retransmission timeout while nothing is acknowledged.
 const PROBES_PER_TIMEOUT: u32 = 2;
+/// Timeouts in a row after which silence counts as congestion. The first may be a peer that was not scheduled.
+const CONGESTED_TIMEOUTS: u32 = 2;
+/// How long packets that were declared lost are remembered, in retransmission timeouts: until then a late
+/// acknowledgement shows that they were not.
+const LOST_MEMORY: u64 = 4;
 
 /// What one acknowledgement newly covers.
 #[derive(Default)]
@@ -57,9 +62,8 @@ impl Conn {
         upper: &mut U,
     ) -> Result<(), Fault> {
         let next = self.sent.next();
-        // The newest packet that a receiver of nothing can name is the one before the first.
         // [ACK-5]
-        if next.is_before(ack.cumulative) || !ack.newest.is_before(next.plus(1)) {
+        if next.is_before(ack.cumulative) || !ack.newest.is_before(next) {
             return Err(Fault::Violation);
         }
         let mut queue_delay = None;
@@ -153,7 +157,7 @@ impl Conn {
             }
             Fate::InFlight => {
                 self.in_flight -= u64::from(s.bytes);
-                self.paths.on_acked(cx.now, &s);
+                self.paths.on_acked(&s);
                 covered.packets += 1;
                 covered.bytes += u64::from(s.bytes);
                 covered.smallest = covered.smallest.min(s.bytes);
@@ -179,8 +183,12 @@ impl Conn {
     /// Draws the conclusions from what was covered.
     fn settle(&mut self, cx: &mut Cx<'_>, at: Time, covered: &Covered, queue_delay: Option<Span>, outbox: &mut Outbox) {
         let Some(newest) = covered.newest else { return };
-        self.backoff = 0;
-        self.probes_left = 0;
+        self.heard(cx.now);
+        if self.backoff > 0 {
+            // Now it can be told which packets were lost.
+            self.backoff = 0;
+            self.loss_at = cx.now;
+        }
         self.tail_probe = TailProbe::Idle;
         self.adapt_datagram(cx, covered);
 
@@ -211,10 +219,18 @@ impl Conn {
             }
         }
         self.declare_lost(cx, LossCause::Overtaken, outbox);
-        self.sent.forget(cx.now - self.rtt.srtt());
+        self.forget(cx);
         if covered.round_over {
             self.end_round(cx.now);
         }
+    }
+
+    /// Forgets packets whose fate is settled, lost ones only when an acknowledgement of them has become unlikely or the
+    /// window fills up.
+    fn forget(&mut self, cx: &Cx<'_>) {
+        let crowded = self.sent.len() > self.remote.packet_window / 2;
+        let memory = if crowded { Span::ZERO } else { self.rto(cx)(&self.rtt) * LOST_MEMORY };
+        self.sent.forget(cx.now - memory);
     }
 
     fn end_round(&mut self, now: Time) {
@@ -311,7 +327,10 @@ impl Conn {
         let patience = cx.stall_end + self.rtt.srtt() * 2;
         if self.loss_at <= cx.now {
             let rto = self.rto(cx);
-            self.loss_at = self.paths.next_timeout(&self.sent, &rto);
+            if self.backoff == 0 {
+                // The oldest packet may have been acknowledged since the timer was set.
+                self.loss_at = self.paths.next_timeout(&self.sent, &rto);
+            }
             if self.loss_at <= cx.now && cx.stall_end != Time::ZERO && cx.now < patience {
                 self.loss_at = patience;
             } else if self.loss_at <= cx.now {
@@ -319,49 +338,50 @@ impl Conn {
             }
         }
         if self.tail_probe == TailProbe::Idle && self.tail_probe_at(cx) <= cx.now {
-            self.tail_probe = TailProbe::Due;
+            self.tail_probe = TailProbe::Due(1);
         }
     }
 
     fn on_timeout(&mut self, cx: &mut Cx<'_>, rto: impl Fn(&Rtt) -> Span, outbox: &mut Outbox) {
         self.paths.expired(cx.now, &self.sent, &rto, &mut self.lost_scratch);
         let mut blamed = [0u64; 4];
-        let mut anyone_alive = false;
-        for &pn in &self.lost_scratch {
-            let Some(s) = self.sent.get(pn) else { continue };
+        let mut lost = std::mem::take(&mut self.lost_scratch);
+        for i in 0..lost.len() {
+            let Some(s) = self.sent.get(lost[i]) else { continue };
             let (word, bit) = (usize::from(s.path / 64), 1u64 << (s.path % 64));
             if blamed[word] & bit != 0 {
                 continue;
             }
-            // An acknowledgement that came a good while after this packet should have told of it, too.
-            if self.paths.others_alive(s.path, s.at + self.rtt.srtt()) {
-                anyone_alive = true;
+            // What was sent later on other paths has arrived: it is this path, not the peer.
+            if self.paths.others_alive(s.path, s.at) {
                 blamed[word] |= bit;
                 let (path, life) = (s.path, s.path_life);
                 if self.paths.get(path).life == life {
-                    self.paths.on_silence(path, cx.now, cx.config);
+                    self.paths.on_silence(path, cx.now, cx.config, &mut lost);
                 }
             }
         }
-        if anyone_alive {
-            self.declare_lost(cx, LossCause::DeadPath, outbox);
-        } else {
+        let sent = &self.sent;
+        lost.retain(|&pn| sent.get(pn).is_some_and(|s| blamed[usize::from(s.path / 64)] & (1 << (s.path % 64)) != 0));
+        self.lost_scratch = lost;
+        if self.lost_scratch.is_empty() {
+            // The peer is silent altogether. That proves no loss: it may not have been scheduled. Ask, with what is
+            // oldest, and ask less and less often; the answer will tell what was lost.
             cx.stats.timeouts += 1;
-            self.backoff += 1;
-            self.probes_left = PROBES_PER_TIMEOUT;
-            self.tail_probe = TailProbe::Done;
+            self.backoff = self.backoff.saturating_add(1);
+            self.loss_at = cx.now + self.rto(cx)(&self.rtt);
+            self.tail_probe = TailProbe::Due(PROBES_PER_TIMEOUT);
             self.ping = true;
-            self.cc.on_timeout(cx.now);
-            // One event for all that is out: the connection backs off, not each packet.
-            let (first, count) = (self.sent.base(), self.sent.len());
-            self.lost_scratch.clear();
-            self.lost_scratch.extend((0..count).map(|i| first.plus(i)));
-            self.declare_lost(cx, LossCause::Timeout, outbox);
+            if self.backoff >= CONGESTED_TIMEOUTS {
+                self.cc.on_timeout(cx.now);
+            }
+        } else {
+            self.declare_lost(cx, LossCause::DeadPath, outbox);
+            let rto = self.rto(cx);
+            self.loss_at = self.paths.next_timeout(&self.sent, rto).max(cx.now + cx.granularity);
         }
-        self.sent.forget(cx.now - self.rtt.srtt());
+        self.forget(cx);
         cx.stats.paths_replaced += self.paths.take_replaced();
-        let rto = self.rto(cx);
-        self.loss_at = self.paths.next_timeout(&self.sent, rto);
     }
 
     /// When the tail probe is due.
@@ -396,6 +416,4 @@ enum LossCause {
     Overtaken,
     /// Its path is silent while others work: not congestion.
     DeadPath,
-    /// Everything is silent.
-    Timeout,
 }

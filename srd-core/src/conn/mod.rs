@@ -72,9 +72,8 @@ pub(crate) struct Conn {
     /// The path that lost what waits to be sent again.
     lost_on: Option<u8>,
     last_sent_at: Time,
-    /// Retransmission timeouts in a row without any acknowledgement, and packets that may go out until the next one.
+    /// Retransmission timeouts in a row without any acknowledgement.
     backoff: u32,
-    probes_left: u32,
     tail_probe: TailProbe,
     loss_at: Time,
     reorder_at: Time,
@@ -107,7 +106,8 @@ struct Round {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TailProbe {
     Idle,
-    Due,
+    /// So many are to be sent.
+    Due(u32),
     Done,
 }
 
@@ -154,7 +154,6 @@ impl Conn {
             lost_on: None,
             last_sent_at: cx.now,
             backoff: 0,
-            probes_left: 0,
             tail_probe: TailProbe::Idle,
             loss_at: Time::NEVER,
             reorder_at: Time::NEVER,
@@ -172,6 +171,12 @@ impl Conn {
             waiting_since: None,
             last_used: cx.now,
         }
+    }
+
+    /// The first hop to the peer carries no more than this.
+    pub(crate) fn limit_datagram(&mut self, max: u16) {
+        self.datagram = self.datagram.min(max);
+        self.full_datagram = self.full_datagram.min(max);
     }
 
     /// The peer knows our id.
@@ -249,7 +254,6 @@ impl Conn {
                 // [ACK-1]
                 // The peer may miss our acknowledgements: answer at once, and not by the same path as before.
                 cx.stats.duplicates += 1;
-                self.heard(cx.now);
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, true);
                 return;
             }
@@ -263,12 +267,12 @@ impl Conn {
             return;
         }
         self.confirmed = true;
-        self.heard(cx.now);
         let mut refused = std::mem::take(&mut self.refused_scratch);
         refused.clear();
         let outcome = self.handle_frames(cx, Frames::new(frames, true), meta, outbox, upper, &mut refused);
         match outcome {
             Ok(()) => {
+                self.heard(cx.now);
                 if refused.is_empty() {
                     // [REL-11]
                     self.acks.received(header.pn);
@@ -278,8 +282,7 @@ impl Conn {
                 let ack_now = header.flags & flags::ACK_NOW != 0;
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, ack_now);
             }
-            Err(Fault::Malformed) => cx.stats.rx_malformed += 1,
-            Err(Fault::Violation) => cx.stats.rx_violations += 1,
+            Err(fault) => fault.count(cx.stats),
         }
         self.refused_scratch = refused;
     }
@@ -299,11 +302,8 @@ impl Conn {
             return;
         }
         self.confirmed = true;
-        self.heard(cx.now);
-        match self.handle_frames(cx, Frames::new(frames, false), meta, outbox, upper, &mut Vec::new()) {
-            Ok(()) => {}
-            Err(Fault::Malformed) => cx.stats.rx_malformed += 1,
-            Err(Fault::Violation) => cx.stats.rx_violations += 1,
+        if let Err(fault) = self.handle_frames(cx, Frames::new(frames, false), meta, outbox, upper, &mut Vec::new()) {
+            fault.count(cx.stats);
         }
     }
 
@@ -341,6 +341,7 @@ impl Conn {
                             }
                             refused.push((message, refusal));
                         }
+                        Taken::Crowded => return Err(Fault::Crowded),
                         Taken::Violation => return Err(Fault::Violation),
                     }
                 }
@@ -382,6 +383,17 @@ impl Conn {
 enum Fault {
     Malformed,
     Violation,
+    Crowded,
+}
+
+impl Fault {
+    fn count(self, stats: &mut Stats) {
+        match self {
+            Fault::Malformed => stats.rx_malformed += 1,
+            Fault::Violation => stats.rx_violations += 1,
+            Fault::Crowded => stats.rx_refused += 1,
+        }
+    }
 }
 
 impl From<DecodeError> for Fault {

@@ -21,6 +21,9 @@ const COPY_BELOW: u32 = 512;
 /// Datagrams in one burst, the limit of segmentation offload in kernels before 6.9.
 const MAX_SEGMENTS: usize = 64;
 
+/// Packet numbers that only probes may use, so that a full window does not silence them.
+const PROBE_NUMBERS: u32 = 32;
+
 /// Where packets go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
@@ -44,12 +47,12 @@ impl Conn {
     fn may_send_data(&self, outbox: &Outbox) -> bool {
         if !self.confirmed
             || !outbox.sendable(self.remote.message_window)
-            || self.sent.len() >= self.remote.packet_window - 1
+            || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window
         {
             return false;
         }
         if self.backoff > 0 {
-            return self.probes_left > 0;
+            return false;
         }
         // One packet may always be out. Retransmissions may overshoot a little, so that new data cannot hold them up.
         let extra = if outbox.has_again() { 2 * u64::from(self.datagram) } else { 0 };
@@ -58,7 +61,8 @@ impl Conn {
 
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
     pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
-        if self.tail_probe == TailProbe::Due || (self.ping && self.confirmed) {
+        let numbers = self.sent.len() + 1 < self.remote.packet_window;
+        if numbers && (matches!(self.tail_probe, TailProbe::Due(_)) || self.ping) {
             return cx.now;
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
@@ -80,15 +84,20 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) -> bool {
-        if self.tail_probe == TailProbe::Due {
+        let numbers = self.sent.len() + 1 < self.remote.packet_window;
+        if let TailProbe::Due(left) = self.tail_probe
+            && numbers
+        {
+            self.tail_probe = if left > 1 { TailProbe::Due(left - 1) } else { TailProbe::Done };
             self.send_tail_probe(cx, route, outbox, upper, batch);
             return true;
         }
-        if let Some(path) = self.paths.take_probe(cx.now) {
+        if numbers && let Some(path) = self.paths.take_probe(cx.now) {
             self.send_ping(cx, route, path, self.datagram.into(), outbox, upper, batch);
             return true;
         }
-        if outbox.live() > 0
+        if numbers
+            && outbox.live() > 0
             && let Some(size) = self.take_grow_probe(cx.now)
         {
             let path = self.pick(cx, None);
@@ -104,7 +113,7 @@ impl Conn {
         } else if outbox.is_waiting() {
             self.round.limited = true;
         }
-        if self.ping && self.confirmed {
+        if self.ping && numbers {
             self.ping = false;
             let path = self.pick(cx, None);
             self.send_ping(cx, route, path, 0, outbox, upper, batch);
@@ -141,9 +150,6 @@ impl Conn {
         let mut max_packets = MAX_SEGMENTS;
         if self.paths.get(path).state == PathState::Unproven {
             max_packets = UNPROVEN_PACKETS;
-        }
-        if self.backoff > 0 {
-            max_packets = max_packets.min(self.probes_left as usize);
         }
 
         batch.begin_burst(route.to, route.from, self.paths.get(path).port);
@@ -183,9 +189,6 @@ impl Conn {
             if !goes_on {
                 break;
             }
-        }
-        if self.backoff > 0 {
-            self.probes_left = self.probes_left.saturating_sub(packets as u32);
         }
         if self.acks.pending() && packets < MAX_SEGMENTS {
             let checksum = if self.checksum { CHECKSUM_LEN } else { 0 };
@@ -239,20 +242,21 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) {
-        self.tail_probe = TailProbe::Done;
         cx.stats.tail_probes += 1;
         let oldest = self.sent.oldest_in_flight().map(|(_, s)| *s);
         let path = self.pick(cx, oldest.map(|s| s.path));
-        let mut cuts: Vec<Cut> = Vec::new();
+        let mut cuts = [None::<Cut>; MAX_PIECES];
         if let Some(s) = oldest {
-            cuts.extend(self.sent.pieces(&s).filter_map(|piece| outbox.recut(piece)));
+            for (cut, piece) in cuts.iter_mut().zip(self.sent.pieces(&s)) {
+                *cut = outbox.recut(piece);
+            }
         }
         batch.begin_burst(route.to, route.from, self.paths.get(path).port);
         batch.begin_packet();
         self.write_header(route, outbox, path, batch);
         let room = usize::from(self.datagram) - self.trailer();
         let mut pieces = 0;
-        for cut in cuts {
+        for cut in cuts.into_iter().flatten() {
             let header = upper.header(cut.token);
             let len = fragment_len(header.len() as u8, cut.piece.len == cut.total) + cut.piece.len as usize;
             if batch.packet_len() + len <= room {

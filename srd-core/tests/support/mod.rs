@@ -98,6 +98,13 @@ impl Pair {
         token
     }
 
+    /// What a host thinks of its connection to the other.
+    pub fn peer_stats(&self, i: usize) -> PeerStats {
+        let endpoint = &self.sides[i].endpoint;
+        let peer = endpoint.peers().next();
+        peer.map(|p| endpoint.peer_stats(p)).unwrap_or_default()
+    }
+
     /// Replaces a host by a new incarnation at the same address.
     pub fn restart(&mut self, i: usize, config: Config, seed: u8) {
         self.sides[i] = Side::new(&config, i, seed, self.now, 64 << 20);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -177,7 +177,9 @@ impl Runner {
     fn deliver_one(&mut self) -> bool {
         let Some(received) = self.engine.upper.poll_received() else { return false };
         self.shared.unread.fetch_add(cost(received.data.len()), Ordering::SeqCst);
-        let from = self.engine.endpoint.peer_addr(received.peer);
+        // A peer that came by itself and went is forgotten when its place is needed; its last words are not.
+        let nobody = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+        let from = self.engine.endpoint.peer_addr(received.peer).unwrap_or(nobody);
         // Fails only if the endpoint was dropped.
         let _ = self.arrived.send(Message { from, data: received.data.into() });
         true
@@ -202,7 +204,10 @@ impl Runner {
         EndpointStats {
             protocol: *endpoint.stats(),
             driver: driver.stats(),
-            peers: endpoint.peers().map(|peer| (endpoint.peer_addr(peer), endpoint.peer_stats(peer))).collect(),
+            peers: endpoint
+                .peers()
+                .filter_map(|peer| Some((endpoint.peer_addr(peer)?, endpoint.peer_stats(peer))))
+                .collect(),
         }
     }
 }
