@@ -266,6 +266,16 @@ impl Endpoint {
     /// A snapshot of a peer; default values (but for the number of messages) if there is no connection.
     pub fn peer_stats(&self, peer: PeerId) -> PeerStats {
         let Some(peer) = self.get(peer) else { return PeerStats::default() };
+        if std::env::var("DBG").is_ok() {
+            eprintln!(
+                "OUTBOX {:?} {}",
+                peer.outbox,
+                match peer.conn() {
+                    Some(c) => c.dbg(),
+                    None => String::new(),
+                }
+            );
+        }
         match peer.conn() {
             Some(conn) => conn.snapshot(&peer.outbox),
             None => PeerStats { messages: peer.outbox.live(), ..PeerStats::default() },
@@ -408,6 +418,7 @@ impl Endpoint {
             packet_window: config.packet_window,
             message_window: config.message_window,
             max_message: config.max_message,
+            max_partials: config.max_partial_messages,
             first_pn: Seq(number()),
             first_message: Seq(number()),
             max_ack_delay_us: config.max_ack_delay.as_nanos().div_ceil(1000).min(100_000) as u32,
@@ -423,7 +434,7 @@ impl Endpoint {
         self.stats.rx_bytes += bytes.len() as u64;
         match decode_packet(bytes) {
             Ok(Packet::Tracked(header, frames)) => {
-                let Some(index) = self.find(header.cid) else {
+                let Some(index) = self.find_from(header.cid, meta) else {
                     self.stats.rx_unknown += 1;
                     // [HS-13]
                     let reply = Unknown { cid: header.cid, incarnation: self.incarnation, port: self.local.port() };
@@ -445,7 +456,7 @@ impl Endpoint {
                 self.make_ready(index);
             }
             Ok(Packet::Untracked { flags, cid, frames }) => {
-                let Some(index) = self.find(cid) else {
+                let Some(index) = self.find_from(cid, meta) else {
                     self.stats.rx_unknown += 1;
                     return;
                 };
@@ -472,6 +483,11 @@ impl Endpoint {
     fn find(&self, cid: u64) -> Option<usize> {
         let index = (cid & ((1 << INDEX_BITS) - 1)) as usize;
         (self.peers.get(index)?.cid() == Some(cid)).then_some(index)
+    }
+
+    /// The same, if the packet comes from the peer's address.
+    fn find_from(&self, cid: u64, meta: &RxMeta) -> Option<usize> {
+        self.find(cid).filter(|&i| self.peers[i].addr.ip() == canonical(meta.from).ip())
     }
 
     // [HS-1]
@@ -612,6 +628,11 @@ impl Endpoint {
                 State::Opening(_) | State::Idle => return,
             };
             if !agreed {
+                if let State::Open { conn, .. } = &mut peer.state {
+                    // Its number is younger than the good-bye, so the other side takes that back.
+                    conn.request_ping();
+                    self.make_ready(index);
+                }
                 return;
             }
             // Nothing of ours is lost when an idle connection closes.

@@ -21,8 +21,6 @@ pub(crate) enum Taken {
     Duplicate,
     /// The message is turned away.
     Refused(Refusal),
-    /// Too many messages are half here: as if the packet had been lost.
-    Crowded,
     /// The sender breaks the rules: outside the window, or at odds with what it said before.
     Violation,
 }
@@ -154,13 +152,14 @@ impl Inbox {
             REFUSED => return Taken::Refused(self.refusals[&id.0]),
             // [REL-8]
             UNSEEN => {
-                if !whole && self.partials.len() - self.free_partials.len() >= self.max_partials {
-                    // [RNR-8]
-                    return Taken::Crowded;
-                }
-                let too_long = total > self.max_message;
-                let placement =
-                    if too_long { Placement::Refuse(REFUSED_TOO_LONG) } else { upper.place(peer, header, total) };
+                let crowded = !whole && self.partials.len() - self.free_partials.len() >= self.max_partials;
+                let placement = if total > self.max_message {
+                    Placement::Refuse(REFUSED_TOO_LONG)
+                } else if crowded {
+                    Placement::NotReady
+                } else {
+                    upper.place(peer, header, total)
+                };
                 let place = match placement {
                     Placement::Accept(place) => place,
                     Placement::NotReady => return self.refuse(id, Refusal::NotReady),

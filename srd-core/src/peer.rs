@@ -17,7 +17,7 @@ use crate::time::{Span, Time};
 use crate::upper::{Failure, Upper};
 use crate::wire::{Accept, Close, Hello, Init, Sink};
 
-/// Attempts to say good-bye.
+/// Attempts to say good-bye for ever.
 const CLOSE_ATTEMPTS: u32 = 5;
 
 /// See the module documentation.
@@ -64,9 +64,22 @@ pub(crate) struct Opening {
 #[derive(Debug)]
 pub(crate) struct Closing {
     pub(crate) conn: Box<Conn>,
+    since: Time,
     next_at: Time,
     attempts: u32,
     pub(crate) shutdown: bool,
+}
+
+impl Closing {
+    /// When to forget the connection without an answer: a farewell soon, since nothing more comes of it; an idle
+    /// connection only as late as a dead peer, since the other side may be sending and just not get through.
+    fn patience(&self, cx: &Cx<'_>) -> Time {
+        if self.shutdown && self.attempts >= CLOSE_ATTEMPTS {
+            self.next_at
+        } else {
+            self.since.max(cx.stall_end) + cx.config.peer_timeout
+        }
+    }
 }
 
 impl Peer {
@@ -121,7 +134,7 @@ impl Peer {
         rng: Xoshiro256PlusPlus,
         upper: &mut U,
     ) {
-        self.outbox.start_ids(local.first_message);
+        self.outbox.start_ids(local.first_message, remote.message_window, remote.max_partials);
         // [REL-12]
         self.outbox.fail_longer_than(remote.max_message, |token| {
             cx.stats.messages_failed += 1;
@@ -170,8 +183,13 @@ impl Peer {
     /// Starts to say good-bye.
     pub(crate) fn close(&mut self, now: Time, shutdown: bool) {
         self.state = match std::mem::replace(&mut self.state, State::Idle) {
-            State::Open { conn, .. } => State::Closing(Closing { conn, next_at: now, attempts: 0, shutdown }),
-            State::Closing(closing) => State::Closing(Closing { shutdown: shutdown || closing.shutdown, ..closing }),
+            State::Open { conn, .. } => {
+                State::Closing(Closing { conn, since: now, next_at: now, attempts: 0, shutdown })
+            }
+            State::Closing(closing) => {
+                let shutdown = shutdown || closing.shutdown;
+                State::Closing(Closing { shutdown, next_at: now, ..closing })
+            }
             State::Opening(_) | State::Idle => State::Idle,
         };
     }
@@ -209,7 +227,7 @@ impl Peer {
                 }
                 at
             }
-            State::Closing(closing) => closing.next_at,
+            State::Closing(closing) => closing.next_at.min(closing.patience(cx)),
         }
     }
 
@@ -239,9 +257,7 @@ impl Peer {
                     None
                 }
             }
-            State::Closing(closing) => {
-                (closing.attempts >= CLOSE_ATTEMPTS && closing.next_at <= cx.now).then_some(None)
-            }
+            State::Closing(closing) => (closing.patience(cx) <= cx.now).then_some(None),
         };
         match verdict {
             Some(failure) => self.end(cx, failure, upper),
@@ -279,7 +295,7 @@ impl Peer {
                 Accept { to: conn.remote.cid, hello: conn.local }.encode(scratch);
             }
             State::Closing(closing) => {
-                if closing.next_at > cx.now || closing.attempts >= CLOSE_ATTEMPTS {
+                if closing.next_at > cx.now || closing.patience(cx) <= cx.now {
                     return false;
                 }
                 let Closing { conn, shutdown, attempts, .. } = closing;

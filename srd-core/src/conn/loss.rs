@@ -1,5 +1,6 @@
 //! Acknowledgements, loss, and the timers that guard them.
 
+use super::send::PROBE_NUMBERS;
 use super::{Conn, Cx, Fault, TailProbe};
 use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
@@ -20,6 +21,8 @@ const GROW_PAUSE: Span = Span::from_secs(10);
 const PROBES_PER_TIMEOUT: u32 = 2;
 /// Timeouts in a row after which silence counts as congestion. The first may be a peer that was not scheduled.
 const CONGESTED_TIMEOUTS: u32 = 2;
+/// Packets that are given up at once when a probe needs a number and the window is used up.
+const GIVEN_UP: u32 = 8;
 /// How long packets that were declared lost are remembered, in retransmission timeouts: until then a late
 /// acknowledgement shows that they were not.
 const LOST_MEMORY: u64 = 4;
@@ -43,14 +46,19 @@ impl Conn {
     fn rto(&self, cx: &Cx<'_>) -> impl Fn(&Rtt) -> Span + use<> {
         let (min, max, g) = (cx.config.rto_min, cx.config.rto_max, cx.granularity);
         let (ack_delay, shift) = (self.peer_ack_delay(), self.backoff.min(16));
+        let whole = self.rtt;
         move |rtt| {
-            let first = (rtt.timeout(g) + ack_delay).max(min);
+            let rtt = if rtt.is_sampled() { rtt } else { &whole };
+            // One sample from a peer that was stalled must not let the path wait for seconds.
+            let most = max.max(whole.timeout(g) + ack_delay);
+            let first = (rtt.timeout(g) + ack_delay).min(most).max(min);
             (first * (1 << shift)).min(max.max(first))
         }
     }
 
     fn peer_ack_delay(&self) -> Span {
-        Span::from_micros(self.remote.max_ack_delay_us.min(100_000).into())
+        let promised = Span::from_micros(self.remote.max_ack_delay_us.min(100_000).into());
+        promised.max(self.residence.timeout(Span::ZERO))
     }
 
     pub(super) fn handle_ack<U: Upper>(
@@ -73,10 +81,11 @@ impl Conn {
             }
             self.paths.on_ce(entry.path, entry.ce);
             // A packet whose fate is known already was sampled by an earlier acknowledgement.
-            let sent = self.sent.get(entry.pn).filter(|s| s.fate == Fate::InFlight && s.path == entry.path);
+            let sent = self.sent.get(entry.pn).filter(|s| s.fate != Fate::Acked && s.path == entry.path);
             if let (Some(&s), Some(residence)) = (sent, entry.residence) {
                 // [ACK-7]
                 let rtt = at.since(s.at) - residence;
+                self.residence.sample(cx.now, residence);
                 self.rtt.sample(cx.now, rtt);
                 let queue = self.paths.on_rtt(cx.now, &s, rtt);
                 self.round.recent_queue.rotate_right(1);
@@ -228,9 +237,22 @@ impl Conn {
     /// Forgets packets whose fate is settled, lost ones only when an acknowledgement of them has become unlikely or the
     /// window fills up.
     fn forget(&mut self, cx: &Cx<'_>) {
-        let crowded = self.sent.len() > self.remote.packet_window / 2;
+        let used = self.sent.len();
+        let crowded = used > self.remote.packet_window / 2 || used + PROBE_NUMBERS >= self.remote.packet_window;
         let memory = if crowded { Span::ZERO } else { self.rto(cx)(&self.rtt) * LOST_MEMORY };
         self.sent.forget(cx.now - memory);
+    }
+
+    /// Makes sure that a probe can have a packet number: when the window is used up, the oldest packets are given up.
+    pub(super) fn make_number(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
+        if self.sent.len() + 1 < self.remote.packet_window {
+            return;
+        }
+        let first = self.sent.base();
+        self.lost_scratch.clear();
+        self.lost_scratch.extend((0..GIVEN_UP).map(|i| first.plus(i)));
+        self.declare_lost(cx, LossCause::DeadPath, outbox);
+        self.sent.forget(cx.now);
     }
 
     fn end_round(&mut self, now: Time) {
@@ -268,8 +290,8 @@ impl Conn {
             if self.is_large(s.bytes) {
                 self.large_lost = self.large_lost.saturating_add(1);
             }
-            for piece in self.sent.pieces(&s) {
-                outbox.lost(piece);
+            if !s.probe {
+                self.sent.pieces(&s).for_each(|piece| outbox.lost(piece));
             }
         }
         self.lost_scratch = lost;
@@ -318,6 +340,7 @@ impl Conn {
                 self.reorder_at = self.reorder_at.min(due);
             }
             self.declare_lost(cx, LossCause::Overtaken, outbox);
+            self.forget(cx);
         }
         if self.in_flight == 0 {
             self.loss_at = Time::NEVER;

@@ -60,6 +60,8 @@ pub(crate) struct Conn {
     sent: SentPackets,
     paths: PathSet,
     rtt: Rtt,
+    /// How long the peer sits on packets before it acknowledges them.
+    residence: Rtt,
     cc: Box<dyn Controller>,
     pacer: Pacer,
     in_flight: u64,
@@ -136,6 +138,7 @@ impl Conn {
             sent: SentPackets::new(local.first_pn),
             paths: PathSet::new(config, rng),
             rtt: Rtt::new(config.initial_rtt),
+            residence: Rtt::new(Span::ZERO),
             cc: cc::new_controller(config, datagram),
             pacer: Pacer::default(),
             in_flight: 0,
@@ -341,7 +344,6 @@ impl Conn {
                             }
                             refused.push((message, refusal));
                         }
-                        Taken::Crowded => return Err(Fault::Crowded),
                         Taken::Violation => return Err(Fault::Violation),
                     }
                 }
@@ -358,6 +360,17 @@ impl Conn {
         self.inbox.abandon(upper);
     }
 
+    pub(crate) fn dbg(&self) -> String {
+        format!(
+            "backoff {} tail {:?} confirmed {} sent {} loss_at {:?} inflight {}",
+            self.backoff,
+            self.tail_probe,
+            self.confirmed,
+            self.sent.len(),
+            self.loss_at,
+            self.in_flight
+        )
+    }
     /// Smoothed RTT of the connection.
     pub(crate) fn srtt(&self) -> Span {
         self.rtt.srtt()
@@ -383,7 +396,6 @@ impl Conn {
 enum Fault {
     Malformed,
     Violation,
-    Crowded,
 }
 
 impl Fault {
@@ -391,7 +403,6 @@ impl Fault {
         match self {
             Fault::Malformed => stats.rx_malformed += 1,
             Fault::Violation => stats.rx_violations += 1,
-            Fault::Crowded => stats.rx_refused += 1,
         }
     }
 }

@@ -190,9 +190,13 @@ fn answer() -> impl Strategy<Value = Piece> {
 
 fn hello() -> impl Strategy<Value = Hello> {
     let window = || (6..=15u32).prop_map(|shift| 1 << shift);
-    let sizes = (crate::MIN_DATAGRAM..=u16::MAX, window(), window(), any::<u32>());
+    let sizes = (crate::MIN_DATAGRAM..=u16::MAX, window(), window(), any::<u32>(), 1..=u32::MAX);
     ((any::<u64>(), any::<u64>(), any::<u32>()), sizes, (number(), number(), any::<u32>())).prop_map(
-        |((cid, incarnation, features), (max_datagram, packet_window, message_window, max_message), (pn, id, us))| {
+        |(
+            (cid, incarnation, features),
+            (max_datagram, packet_window, message_window, max_message, max_partials),
+            (pn, id, us),
+        )| {
             Hello {
                 cid,
                 incarnation,
@@ -201,6 +205,7 @@ fn hello() -> impl Strategy<Value = Hello> {
                 packet_window,
                 message_window,
                 max_message,
+                max_partials,
                 first_pn: Seq(pn),
                 first_message: Seq(id),
                 max_ack_delay_us: us,
@@ -434,6 +439,7 @@ fn bad_hellos_are_refused_by_name() {
         assert_eq!(with(&|h| h.packet_window = window), Err(DecodeError::Value("window")));
         assert_eq!(with(&|h| h.message_window = window), Err(DecodeError::Value("window")));
     }
+    assert_eq!(with(&|h| h.max_partials = 0), Err(DecodeError::Value("max partials")));
     let portless = Init { port: 0, cookie: 0, hello: good };
     assert_eq!(decode(&encode(&Whole::Init(portless))), Err(DecodeError::Value("port")));
     let mut long = encode(&Whole::Retry(Retry { to: 1, cookie: 2 }));
@@ -457,6 +463,7 @@ fn golden_hello() -> Hello {
         packet_window: 4096,
         message_window: 16384,
         max_message: 1 << 30,
+        max_partials: 1024,
         first_pn: Seq(u32::MAX),
         first_message: Seq(0x8000_0000),
         max_ack_delay_us: 25,
@@ -511,6 +518,7 @@ fn golden() -> Vec<(&'static str, &'static str, Whole)> {
                     packet_window: 64,
                     message_window: 64,
                     max_message: 0,
+                    max_partials: 1,
                     max_ack_delay_us: 0,
                     ..hello
                 },

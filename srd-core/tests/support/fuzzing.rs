@@ -460,7 +460,7 @@ pub fn garbage(data: &[u8]) {
                 datagram.extend_from_slice(&u64::from(tail & 3).to_be_bytes());
                 datagram.extend_from_slice(&u32::from(tail >> 2 & 1).to_be_bytes());
                 datagram.extend_from_slice(&[5, 120]);
-                for v in [64u32, 64, 100_000, 0, 0, 25] {
+                for v in [64u32, 64, 100_000, 4, 0, 0, 25] {
                     datagram.extend_from_slice(&v.to_be_bytes());
                 }
                 seal(&mut datagram);
