@@ -81,7 +81,7 @@ impl Acks {
     fn bit(&self, pn: Seq) -> (usize, u64) {
         // A power of two, so that the wrap of numbers is no seam, and twice the window, so that a window that starts inside
         // a word never meets itself.
-        (pn.0 as usize / 64 & (self.words.len() - 1), 1 << (pn.0 % 64))
+        ((pn.0 as usize / 64) & (self.words.len() - 1), 1 << (pn.0 % 64))
     }
 
     /// Looks at a packet's number, and lets the window slide to the sender's oldest unresolved packet.

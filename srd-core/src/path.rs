@@ -113,8 +113,11 @@ pub(crate) struct PathSet {
     initial_rtt: Span,
     replaced: u64,
     next_probe: Time,
+    rounds: u32,
 }
 
+/// Rounds after which a step of leniency towards reordering is taken back (RFC 8985 decays it after 16 recoveries).
+const LENIENT_ROUNDS: u32 = 16;
 /// First rest of a source port that was given up. Long against any rerouting in the fabric.
 const QUARANTINE: Span = Span::from_secs(2);
 /// Bursts on an unproven path have at most so many packets.
@@ -142,6 +145,7 @@ impl PathSet {
             initial_rtt: config.initial_rtt,
             replaced: 0,
             next_probe: Time::NEVER,
+            rounds: 0,
         }
     }
 
@@ -417,13 +421,16 @@ impl PathSet {
     /// Ends a round: what its samples say.
     pub(crate) fn end_round(&mut self) -> RoundSignal {
         self.scratch.clear();
+        self.rounds = self.rounds.wrapping_add(1);
+        let forgive = self.rounds.is_multiple_of(LENIENT_ROUNDS);
         let mut marked = 0;
         for path in &mut self.paths {
             if let Some(q) = path.round_queue.take() {
                 self.scratch.push(q);
                 marked += usize::from(path.round_marked);
-                path.leniency =
-                    path.leniency.saturating_sub(u32::from(path.leniency > 0 && self.scratch.len() % 16 == 0));
+                if forgive {
+                    path.leniency = path.leniency.saturating_sub(1);
+                }
             }
             path.round_marked = false;
         }

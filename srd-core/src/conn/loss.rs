@@ -210,13 +210,11 @@ impl Conn {
         let delivery_rate = (interval > 0.0).then(|| (self.delivered - newest.delivered) as f64 / interval);
         self.round.acked += covered.packets;
         self.cc.on_ack(&AckSample {
-            now: cx.now,
             acked: covered.bytes,
             queue_delay,
             delivery_rate,
             app_limited: newest.app_limited,
             min_rtt: self.rtt.min(),
-            srtt: self.rtt.srtt(),
         });
 
         for (w, mut bits) in covered.paths.into_iter().enumerate() {
@@ -230,7 +228,7 @@ impl Conn {
         self.declare_lost(cx, LossCause::Overtaken, outbox);
         self.forget(cx);
         if covered.round_over {
-            self.end_round(cx.now);
+            self.end_round();
         }
     }
 
@@ -255,18 +253,16 @@ impl Conn {
         self.sent.forget(cx.now);
     }
 
-    fn end_round(&mut self, now: Time) {
+    fn end_round(&mut self) {
         let signal = self.paths.end_round();
         let round = &mut self.round;
         // A round of few samples says little: take the least of the last four, so that noise does not pass for a queue.
         let queue_delay = if round.samples < 4 { round.recent_queue.iter().min().copied() } else { signal.queue_delay };
         self.cc.on_round(&RoundSample {
-            now,
             queue_delay,
             loss: f64::from(round.lost) / f64::from((round.lost + round.acked).max(1)),
             marked: signal.marked,
             limited: round.limited,
-            min_rtt: self.rtt.min(),
         });
         round.end = self.sent.next();
         (round.acked, round.lost, round.samples, round.limited) = (0, 0, 0, false);
@@ -396,7 +392,7 @@ impl Conn {
             self.tail_probe = TailProbe::Due(PROBES_PER_TIMEOUT);
             self.ping = true;
             if self.backoff >= CONGESTED_TIMEOUTS {
-                self.cc.on_timeout(cx.now);
+                self.cc.on_timeout();
             }
         } else {
             self.declare_lost(cx, LossCause::DeadPath, outbox);

@@ -207,7 +207,10 @@ impl Conn {
         if self.acks.pending() && packets < MAX_SEGMENTS {
             let checksum = if self.checksum { CHECKSUM_LEN } else { 0 };
             let len = UNTRACKED_HEADER + checksum + self.acks.len();
-            if len <= segment && bytes as usize + len <= cx.config.max_burst as usize && bytes as usize % segment == 0 {
+            if len <= segment
+                && bytes as usize + len <= cx.config.max_burst as usize
+                && (bytes as usize).is_multiple_of(segment)
+            {
                 self.write_ack_packet(cx, upper, segment, batch);
             }
         }
@@ -324,7 +327,6 @@ impl Conn {
     }
 
     /// Writes one tracked packet of at most `limit` bytes and returns its length.
-    #[expect(clippy::too_many_arguments, reason = "the packet's whole context, all from one caller")]
     fn write_packet<U: Upper>(
         &mut self,
         cx: &mut Cx<'_>,
@@ -384,7 +386,6 @@ impl Conn {
         self.finish_packet(cx, path, pieces, set, CopyOf::Original, upper, batch)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what is known of the packet")]
     fn finish_packet<U: Upper>(
         &mut self,
         cx: &mut Cx<'_>,
