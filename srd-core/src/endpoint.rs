@@ -222,6 +222,7 @@ impl Endpoint {
         let word = |i: usize| u64::from_le_bytes(*seed[8 * i..].first_chunk().expect("a seed of four words"));
         let mut secrets = Secrets::new([word(0), word(1)]);
         Endpoint {
+            // [HS-3, SEC-5]
             incarnation: secrets.draw(),
             cookies: Cookies::new([word(2), word(3)]),
             path_rng,
@@ -404,6 +405,7 @@ impl Endpoint {
         }
     }
 
+    // [HS-2]
     fn hello(&mut self, slot: usize) -> Hello {
         let config = &self.config;
         let secret = self.secrets.draw() << INDEX_BITS;
@@ -434,12 +436,14 @@ impl Endpoint {
             Ok(Packet::Tracked(header, frames)) => {
                 let Some(index) = self.find_from(header.cid, meta) else {
                     self.stats.rx_unknown += 1;
+                    // [HS-13]
                     let reply = Unknown { cid: header.cid, incarnation: self.incarnation, port: self.local.port() };
                     self.reply_stray(now, meta, header.port, bytes.len(), |out| reply.encode(out));
                     return;
                 };
                 let (mut cx, peer) = split(self, now, index);
                 if let State::Closing(closing) = &peer.state {
+                    // [HS-19]
                     // News from the peer, not an echo of old times: it does not agree with our good-bye.
                     if closing.shutdown || closing.conn.has_received_from(header.pn) {
                         return;
@@ -468,12 +472,14 @@ impl Endpoint {
             Ok(Packet::Unknown(unknown)) => self.handle_unknown(now, meta, &unknown, upper),
             Ok(Packet::Close(close)) => self.handle_close(now, meta, &close, bytes.len(), upper),
             Ok(Packet::Closed(closed)) => self.handle_closed(now, meta, &closed, upper),
+            // [SEC-6]
             Err(DecodeError::Checksum) => self.stats.rx_bad_checksum += 1,
             Err(_) => self.stats.rx_malformed += 1,
         }
     }
 
     /// The peer whose connection, open or being opened, has this id.
+    // [HS-23]
     fn find(&self, cid: u64) -> Option<usize> {
         let index = (cid & ((1 << INDEX_BITS) - 1)) as usize;
         (self.peers.get(index)?.cid() == Some(cid)).then_some(index)
@@ -484,6 +490,7 @@ impl Endpoint {
         self.find(cid).filter(|&i| self.peers[i].addr.ip() == canonical(meta.from).ip())
     }
 
+    // [HS-1]
     fn find_addr(&self, meta: &RxMeta, port: u16) -> Option<usize> {
         let addr = canonical(SocketAddr::new(meta.from.ip(), port));
         self.by_addr.get(&addr).copied()
@@ -501,6 +508,7 @@ impl Endpoint {
             && let Some(conn) = peer.conn()
         {
             if conn.remote.cid == init.hello.cid && conn.remote.incarnation == init.hello.incarnation {
+                // [HS-7]
                 // The ACCEPT was lost, or this is an echo: say it again.
                 if let State::Open { accept, .. } = &mut peer.state {
                     *accept = true;
@@ -511,6 +519,7 @@ impl Endpoint {
             // A cookie of before this connection must not end it.
             salt = conn.local.cid;
         }
+        // [HS-4, SEC-1]
         if !self.cookies.check(now, addr, salt, init.cookie) {
             let retry = Retry { to: init.hello.cid, cookie: self.cookies.make(now, addr, salt) };
             if self.retry_budget.take(now) {
@@ -520,6 +529,7 @@ impl Endpoint {
             }
             return;
         }
+        // [HS-6]
         let Some(index) = known.or_else(|| self.add_peer(addr)) else {
             self.stats.rx_refused += 1;
             return;
@@ -529,6 +539,7 @@ impl Endpoint {
             self.new_peers.push_back(id);
         }
         let local = match &self.peers[index].state {
+            // [HS-11]
             State::Opening(opening) => opening.local,
             _ => self.hello(index),
         };
@@ -558,6 +569,7 @@ impl Endpoint {
         self.make_ready(index);
     }
 
+    // [HS-9]
     fn handle_accept<U: Upper>(&mut self, now: Time, accept: &Accept, upper: &mut U) {
         let Some(index) = self.find(accept.to) else {
             self.stats.rx_unknown += 1;
@@ -585,6 +597,7 @@ impl Endpoint {
             return;
         };
         let (mut cx, peer) = split(self, now, index);
+        // [HS-14]
         // Only the peer and those on the path know the id, so this is no stranger's guess.
         let failure = match &peer.state {
             State::Open { conn, .. } if conn.remote.cid == unknown.cid => {
@@ -606,7 +619,9 @@ impl Endpoint {
         if let Some(index) = self.find(close.cid) {
             let (mut cx, peer) = split(self, now, index);
             let agreed = match &peer.state {
+                // [HS-17]
                 State::Open { .. } if close.shutdown => true,
+                // [HS-16]
                 // Something sent after this good-bye has arrived before it: the peer took it back.
                 State::Open { conn, .. } => !conn.has_received_from(close.next_pn) && conn.is_quiet(&peer.outbox),
                 State::Closing(_) => true,
@@ -626,9 +641,11 @@ impl Endpoint {
             self.emit(event);
             self.reopen_if_needed(now, index);
         }
+        // [HS-18]
         self.reply_stray(now, meta, close.port, len, |out| closed.encode(out));
     }
 
+    // [HS-20]
     fn handle_closed<U: Upper>(&mut self, now: Time, meta: &RxMeta, closed: &Closed, upper: &mut U) {
         if let Some(index) = self.find_addr(meta, closed.port)
             && let State::Closing(closing) = &self.peers[index].state
@@ -669,6 +686,7 @@ impl Endpoint {
     fn reply(&mut self, meta: &RxMeta, port: u16, request_len: usize, encode: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = Vec::with_capacity(32);
         encode(&mut bytes);
+        // [SEC-2]
         if self.replies.len() >= MAX_REPLIES || port == 0 || bytes.len() > request_len {
             self.stats.rx_refused += 1;
             return;
@@ -769,6 +787,7 @@ impl Endpoint {
 
 /// The peer has a new connection, or has forgotten this one: what becomes of messages. Those that were never in the
 /// connection are not concerned.
+// [HS-15]
 fn replaced(conn: &Conn, outbox: &Outbox, incarnation: u64) -> Option<Failure> {
     if !outbox.in_progress() {
         return None;

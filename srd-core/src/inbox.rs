@@ -82,6 +82,7 @@ impl Inbox {
 
     /// The sender knows the outcome of everything before `floor`. Says whether that is possible.
     pub(crate) fn advance(&mut self, floor: Seq) -> bool {
+        // [REL-6]
         let ahead = floor.since(self.floor);
         if ahead > self.window {
             // An old packet, overtaken by one with a higher floor; or nonsense.
@@ -138,6 +139,7 @@ impl Inbox {
         payload: &[u8],
         upper: &mut U,
     ) -> Taken {
+        // [REL-7]
         let ahead = id.since(self.floor);
         if ahead >= self.window {
             return if id.is_before(self.floor) { Taken::Duplicate } else { Taken::Violation };
@@ -146,7 +148,9 @@ impl Inbox {
         let whole = payload.len() as u32 == total;
         match *self.state_mut(id) {
             DONE => return Taken::Duplicate,
+            // [RNR-2]
             REFUSED => return Taken::Refused(self.refusals[&id.0]),
+            // [REL-8]
             UNSEEN => {
                 let crowded = !whole && self.partials.len() - self.free_partials.len() >= self.max_partials;
                 let placement = if total > self.max_message {

@@ -117,6 +117,7 @@ impl Outbox {
     }
 
     /// Oldest id whose outcome is unknown.
+    // [REL-5]
     pub(crate) fn floor(&self) -> Seq {
         self.ids.base()
     }
@@ -140,6 +141,7 @@ impl Outbox {
     fn may_go_on(&self, slot: u32) -> bool {
         let message = &self.slots[slot as usize];
         message.id.is_some()
+            // [RNR-8]
             || (self.ids.len() < self.window && (self.split < self.max_split || cost(&message.out) <= SURELY_WHOLE))
     }
 
@@ -227,6 +229,7 @@ impl Outbox {
         let len = cut_len(&out, left, room, fresh, full_room)?;
         let id = match message.id {
             Some(id) => id,
+            // [REL-4]
             None => self.ids.push(Some(slot)),
         };
         if len < out.len {
@@ -263,6 +266,7 @@ impl Outbox {
                 return None;
             }
         }
+        // [REL-10]
         let done = (message.out.token, message.out.len);
         // A message can complete while its last bytes wait to be sent again, never before they were sent once.
         self.end_attempt(piece.slot);
@@ -279,6 +283,7 @@ impl Outbox {
     }
 
     /// The receiver refused message `id` for good. Returns its token.
+    // [RNR-4]
     pub(crate) fn refused(&mut self, id: Seq) -> Option<Token> {
         let slot = self.slot_of(id)?;
         self.unqueue(slot);
@@ -290,6 +295,7 @@ impl Outbox {
 
     /// The receiver had no buffer for message `id`: it goes again at a time that `pause` gives for the attempt's number,
     /// or fails (its token is returned) when all attempts are used up.
+    // [RNR-3]
     pub(crate) fn not_ready(&mut self, id: Seq, resume: impl FnOnce(u8) -> Time) -> Option<Token> {
         let slot = self.slot_of(id)?;
         self.unqueue(slot);

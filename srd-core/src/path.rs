@@ -303,6 +303,7 @@ impl PathSet {
 
     /// Collects packets of the path that later ones overtook by too many packets or too much time. Returns when the rest
     /// should be looked at again (`NEVER` if nothing waits).
+    // [ACK-9]
     pub(crate) fn detect_lost(&mut self, index: u8, now: Time, sent: &SentPackets, lost: &mut Vec<Seq>) -> Time {
         let (packets, base_time) = (self.reorder_packets, self.reorder_time);
         let path = &mut self.paths[usize::from(index)];

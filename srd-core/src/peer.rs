@@ -135,12 +135,14 @@ impl Peer {
         upper: &mut U,
     ) {
         self.outbox.start_ids(local.first_message, remote.message_window, remote.max_partials);
+        // [REL-12]
         self.outbox.fail_longer_than(remote.max_message, |token| {
             cx.stats.messages_failed += 1;
             upper.completed(token, Err(Failure::TooLong { max: remote.max_message }));
         });
         let mut conn = Box::new(Conn::new(cx, self.id, local, remote, self.link_datagram, rng));
         if !accept {
+            // [HS-10]
             conn.confirm();
         }
         // Someone must speak first: whoever has nothing to send shows that it knows the other's id, and whoever may not
@@ -167,6 +169,7 @@ impl Peer {
             }
             State::Opening(_) | State::Idle => false,
         };
+        // [REL-13]
         let failure = failure?;
         let failed = u64::from(self.outbox.live());
         cx.stats.messages_failed += failed;
@@ -240,6 +243,7 @@ impl Peer {
                 conn.on_timer(cx, &mut self.outbox);
                 if !conn.is_confirmed() && cx.now.since(*since) >= timeout {
                     Some(Some(Failure::Unreachable))
+                // [HS-21]
                 } else if conn.silence(cx) >= timeout {
                     Some(Some(Failure::Unresponsive))
                 } else {
@@ -278,6 +282,7 @@ impl Peer {
                     return false;
                 }
                 Init { port, cookie: opening.cookie, hello: opening.local }.encode(scratch);
+                // [HS-12]
                 opening.next_at = cx.now + retry_pause(cx, opening.attempts);
                 opening.attempts += 1;
             }
@@ -306,6 +311,7 @@ impl Peer {
     }
 
     /// A RETRY arrived for our attempt: try again with the cookie, at once if it is news.
+    // [HS-8]
     pub(crate) fn on_retry(&mut self, now: Time, to: u64, cookie: u64) {
         if let State::Opening(opening) = &mut self.state
             && opening.local.cid == to

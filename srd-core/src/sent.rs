@@ -69,6 +69,7 @@ impl SentPackets {
     }
 
     /// Number of the next packet.
+    // [REL-1]
     pub(crate) fn next(&self) -> Seq {
         self.ring.next()
     }

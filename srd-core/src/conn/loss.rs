@@ -70,6 +70,7 @@ impl Conn {
         upper: &mut U,
     ) -> Result<(), Fault> {
         let next = self.sent.next();
+        // [ACK-5]
         if next.is_before(ack.cumulative) || !ack.newest.is_before(next) {
             return Err(Fault::Violation);
         }
@@ -82,6 +83,7 @@ impl Conn {
             // A packet whose fate is known already was sampled by an earlier acknowledgement.
             let sent = self.sent.get(entry.pn).filter(|s| s.fate != Fate::Acked && s.path == entry.path);
             if let (Some(&s), Some(residence)) = (sent, entry.residence) {
+                // [ACK-7]
                 let rtt = at.since(s.at) - residence;
                 self.residence.sample(cx.now, residence);
                 self.rtt.sample(cx.now, rtt);
@@ -95,6 +97,7 @@ impl Conn {
         let mut covered = Covered { smallest: u16::MAX, ..Covered::default() };
         let mut pn = self.sent.base();
         while pn.is_before(ack.cumulative) {
+            // [ACK-6]
             // The receiver's base passes packets that it received, and those that we gave up.
             if self.sent.get(pn).is_some_and(|s| s.fate == Fate::InFlight) {
                 self.cover(cx, pn, &mut covered, outbox, upper);
@@ -120,6 +123,7 @@ impl Conn {
         outbox: &mut Outbox,
         upper: &mut U,
     ) -> Result<(), Fault> {
+        // [RNR-5]
         if !refuse.pn.is_before(self.sent.next()) {
             return Err(Fault::Violation);
         }
@@ -302,6 +306,7 @@ impl Conn {
         if self.is_large(covered.largest) {
             self.large_lost = 0;
         } else if self.large_lost >= LARGE_LOST && covered.smallest <= self.datagram / 2 {
+            // [MTU-3]
             if let Some(&smaller) = PLATEAUS.iter().find(|&&p| p < self.datagram) {
                 self.datagram = smaller;
                 self.grow_at = cx.now + GROW_PAUSE;

@@ -123,6 +123,7 @@ impl Conn {
         rng: Xoshiro256PlusPlus,
     ) -> Conn {
         let config = cx.config;
+        // [MTU-1]
         let datagram = config.max_datagram.min(link_datagram).min(remote.max_datagram);
         Conn {
             peer,
@@ -253,6 +254,7 @@ impl Conn {
         match self.acks.arrival(header.pn, header.span) {
             Arrival::New => {}
             Arrival::Duplicate => {
+                // [ACK-1]
                 // The peer may miss our acknowledgements: answer at once, and not by the same path as before.
                 cx.stats.duplicates += 1;
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, true);
@@ -275,6 +277,7 @@ impl Conn {
             Ok(()) => {
                 self.heard(cx.now);
                 if refused.is_empty() {
+                    // [REL-11]
                     self.acks.received(header.pn);
                 } else {
                     self.acks.refused(header.pn, &refused);
@@ -308,6 +311,7 @@ impl Conn {
     }
 
     /// A packet without a checksum on a connection that agreed on them is a packet whose flags were corrupted.
+    // [W-8]
     fn must_have_checksum(&self, packet_flags: u8) -> bool {
         self.checksum && packet_flags & flags::CHECKSUM == 0
     }
@@ -322,6 +326,7 @@ impl Conn {
         refused: &mut Vec<(Seq, Refusal)>,
     ) -> Result<(), Fault> {
         for frame in frames {
+            // [W-11]
             match frame? {
                 Frame::Fragment { message, total, offset, header, payload } => {
                     self.last_used = cx.now;
@@ -334,6 +339,7 @@ impl Conn {
                         Taken::Duplicate => cx.stats.duplicates += 1,
                         Taken::Refused(refusal) => {
                             if refused.len() == crate::acks::MAX_PIECES {
+                                // [W-21]
                                 return Err(Fault::Violation);
                             }
                             refused.push((message, refusal));

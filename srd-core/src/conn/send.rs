@@ -297,6 +297,7 @@ impl Conn {
         let pn = self.sent.next();
         let header = DataHeader {
             flags: if self.checksum { flags::CHECKSUM } else { 0 },
+            // [REL-2]
             span: pn.since(self.sent.base()) as u16,
             cid: self.remote.cid,
             pn,
@@ -378,6 +379,7 @@ impl Conn {
             // Nearly full: fill up, so that all segments of the burst are equal.
             batch.pad(limit - len);
         }
+        // [ACK-3]
         if again || !outbox.is_waiting() || self.in_flight + len as u64 >= self.cc.window() {
             set |= flags::ACK_NOW;
         }
@@ -418,6 +420,7 @@ impl Conn {
         };
         let pn = self.sent.push(info, pieces);
         self.paths.on_sent(path, pn, len as u16);
+        // [CC-2]
         self.in_flight += len as u64;
         self.last_sent_at = cx.now;
         self.waiting_since.get_or_insert(cx.now);

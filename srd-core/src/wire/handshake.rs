@@ -69,6 +69,7 @@ impl Hello {
             first_message: Seq(r.u32("first message id")?),
             max_ack_delay_us: r.u32("max ack delay")?,
         };
+        // [W-22]
         let window = |v: u32| v.is_power_of_two() && (64..=32768).contains(&v);
         if hello.max_datagram < crate::MIN_DATAGRAM {
             return Err(DecodeError::Value("max datagram"));
@@ -94,6 +95,7 @@ fn seal(out: &mut Vec<u8>) {
 }
 
 fn end<T>(r: Reader<'_>, value: T) -> Result<T, DecodeError> {
+    // [W-7]
     if r.is_empty() { Ok(value) } else { Err(DecodeError::Value("length")) }
 }
 
