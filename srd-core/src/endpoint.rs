@@ -216,11 +216,10 @@ impl Endpoint {
     /// An endpoint that peers reach at `local` (its main port; an unspecified IP is fine). All its chance comes from
     /// `seed`; two endpoints must never be given the same one.
     pub fn new(config: CheckedConfig, local: SocketAddr, seed: [u8; 32], now: Time) -> Endpoint {
-        let mut root = Xoshiro256PlusPlus::from_seed(seed);
-        let path_rng = Xoshiro256PlusPlus::from_rng(&mut root);
-        // The seed itself keys the hashes; outputs of the generator, which is no secret-keeper, never do.
         let word = |i: usize| u64::from_le_bytes(*seed[8 * i..].first_chunk().expect("a seed of four words"));
         let mut secrets = Secrets::new([word(0), word(1)]);
+        // The other way round, what the generator lets slip would tell the keys.
+        let path_rng = Xoshiro256PlusPlus::seed_from_u64(secrets.draw());
         Endpoint {
             // [HS-3, SEC-5]
             incarnation: secrets.draw(),
@@ -266,11 +265,7 @@ impl Endpoint {
     /// A snapshot of a peer; default values (but for the number of messages) if there is no connection.
     pub fn peer_stats(&self, peer: PeerId) -> PeerStats {
         let Some(peer) = self.get(peer) else { return PeerStats::default() };
-        if std::env::var("DBG").is_ok() {
-            eprintln!(
-                "OUTBOX {:?} {}",
-                peer.outbox,
-                match peer.conn() {
+        match peer.conn() {
                     Some(c) => c.dbg(),
                     None => String::new(),
                 }
@@ -576,18 +571,24 @@ impl Endpoint {
             return;
         };
         let id = self.peers[index].id;
-        match &mut self.peers[index].state {
-            State::Opening(opening) => {
-                let local = opening.local;
-                let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
-                let (mut cx, peer) = split(self, now, index);
-                peer.established(&mut cx, local, accept.hello, false, rng, upper);
-                self.emit(Some(Event::Connected(id)));
-            }
+        let local = match &mut self.peers[index].state {
+            State::Opening(opening) => opening.local,
             // Both sides opened at once.
-            State::Open { conn, .. } if conn.remote.cid == accept.hello.cid => conn.confirm(),
-            _ => {}
-        }
+            State::Open { conn, .. } if conn.remote.cid == accept.hello.cid => {
+                conn.confirm();
+                self.make_ready(index);
+                return;
+            }
+            // We had answered an INIT of an attempt that the peer has given up; this answers ours.
+            State::Open { conn, .. } if !conn.is_confirmed() => conn.local,
+            _ => return,
+        };
+        let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
+        let (mut cx, peer) = split(self, now, index);
+        let event = peer.end(&mut cx, None, upper);
+        peer.established(&mut cx, local, accept.hello, false, rng, upper);
+        self.emit(event);
+        self.emit(Some(Event::Connected(id)));
         self.make_ready(index);
     }
 

@@ -360,17 +360,6 @@ impl Conn {
         self.inbox.abandon(upper);
     }
 
-    pub(crate) fn dbg(&self) -> String {
-        format!(
-            "backoff {} tail {:?} confirmed {} sent {} loss_at {:?} inflight {}",
-            self.backoff,
-            self.tail_probe,
-            self.confirmed,
-            self.sent.len(),
-            self.loss_at,
-            self.in_flight
-        )
-    }
     /// Smoothed RTT of the connection.
     pub(crate) fn srtt(&self) -> Span {
         self.rtt.srtt()
