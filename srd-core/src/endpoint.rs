@@ -266,12 +266,6 @@ impl Endpoint {
     pub fn peer_stats(&self, peer: PeerId) -> PeerStats {
         let Some(peer) = self.get(peer) else { return PeerStats::default() };
         match peer.conn() {
-                    Some(c) => c.dbg(),
-                    None => String::new(),
-                }
-            );
-        }
-        match peer.conn() {
             Some(conn) => conn.snapshot(&peer.outbox),
             None => PeerStats { messages: peer.outbox.live(), ..PeerStats::default() },
         }
