@@ -214,7 +214,10 @@ impl Model {
             );
         }
         match m.done {
-            Some((Err(why @ (Failure::Unreachable | Failure::NotReady | Failure::Refused(_))), at)) => {
+            Some((
+                Err(why @ (Failure::Unreachable | Failure::NotReady | Failure::Refused(_) | Failure::TooLong { .. })),
+                at,
+            )) => {
                 return bad(m, format_args!("was delivered although it had failed at {at}: {why}"));
             }
             Some((Err(why), at)) => {
@@ -321,6 +324,10 @@ impl Model {
                 demand(self.expect.refusals, "nobody refuses messages")?;
                 demand(m.placed.is_none(), "it was delivered")
             }
+            Failure::TooLong { max } => {
+                demand(m.len > max, "it is not longer")?;
+                demand(m.placed.is_none(), "it was delivered")
+            }
             Failure::PeerClosed | Failure::Closed => demand(self.expect.closes, "nobody closed an endpoint"),
             _ => Err("the model does not know this failure"),
         }
@@ -348,6 +355,7 @@ pub(crate) fn outcome_code(outcome: Result<(), Failure>) -> u8 {
         Err(Failure::NotReady) => 5,
         Err(Failure::Refused(_)) => 6,
         Err(Failure::Closed) => 7,
+        Err(Failure::TooLong { .. }) => 8,
         Err(_) => 255,
     }
 }

@@ -13,7 +13,7 @@ use srd::udp::UdpDriver;
 use srd::{Driver as _, Endpoint, Event, Failure, PeerId, Span, Time};
 
 use super::control::{self, Op, Outcome, Reason, Start, Test};
-use super::pump::{self, Pump};
+use super::pump;
 use super::upper::PerfUpper;
 use super::{DEFAULT_PORT, cpu};
 use crate::exit::{Exit, Fault, Result};

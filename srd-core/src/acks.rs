@@ -81,11 +81,12 @@ impl Acks {
     fn bit(&self, pn: Seq) -> (usize, u64) {
         // A power of two, so that the wrap of numbers is no seam, and twice the window, so that a window that starts inside
         // a word never meets itself.
-        (pn.0 as usize / 64 & (self.words.len() - 1), 1 << (pn.0 % 64))
+        ((pn.0 as usize / 64) & (self.words.len() - 1), 1 << (pn.0 % 64))
     }
 
     /// Looks at a packet's number, and lets the window slide to the sender's oldest unresolved packet.
     pub(crate) fn arrival(&mut self, pn: Seq, span: u16) -> Arrival {
+        // [REL-3]
         let oldest = Seq(pn.0.wrapping_sub(span.into()));
         if u32::from(span) >= self.window {
             return Arrival::Violation;
@@ -149,7 +150,9 @@ impl Acks {
     }
 
     /// The packet was handled, but these messages in it were turned away: it is answered by a REFUSE instead.
+    // [RNR-1]
     pub(crate) fn refused(&mut self, pn: Seq, messages: &[(Seq, Refusal)]) {
+        // [RNR-6]
         if self.refusals.len() < MAX_REFUSED_PACKETS {
             let mut list = self.spare_refusals.pop().unwrap_or_default();
             list.clear();
@@ -171,13 +174,16 @@ impl Acks {
             seen.at = at;
         }
         if ecn == Ecn::Ce {
+            // [CC-3]
             seen.ce = seen.ce.wrapping_add(1);
         }
+        // [ACK-4]
         if !seen.pending && self.pending_paths.len() < MAX_ACK_PATHS {
             seen.pending = true;
             self.pending_paths.push(path);
         }
         self.unacked += 1;
+        // [ACK-2]
         if ack_now || ecn == Ecn::Ce || self.unacked >= self.ack_every {
             self.due = Time::ZERO;
         } else {
@@ -224,6 +230,7 @@ impl Acks {
                 room -= len;
             }
         }
+        // [ACK-8]
         let words = self.word_count().min(room / 8);
         room -= 8 * words;
         let paths = self.pending_paths.len().min(room / 6);

@@ -41,6 +41,7 @@ impl Blocks {
     }
 
     /// Adds the blocks of `offset..offset + len` (offset a multiple of the block size) and says whether any was new.
+    // [REL-9]
     pub(crate) fn mark(&mut self, offset: u32, len: u32) -> bool {
         let before = self.missing;
         self.each_word(offset, len, |word, mask, missing| {

@@ -49,6 +49,7 @@ impl Cookies {
     }
 
     /// Whether `cookie` was made for this address and salt of late.
+    // [HS-5]
     pub(crate) fn check(&self, now: Time, addr: SocketAddr, salt: u64, cookie: u64) -> bool {
         let period = now.as_nanos() / PERIOD.as_nanos();
         cookie != 0 && [period, period.wrapping_sub(1)].iter().any(|&p| self.hash(p, addr, salt) == cookie)

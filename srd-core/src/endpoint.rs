@@ -216,12 +216,12 @@ impl Endpoint {
     /// An endpoint that peers reach at `local` (its main port; an unspecified IP is fine). All its chance comes from
     /// `seed`; two endpoints must never be given the same one.
     pub fn new(config: CheckedConfig, local: SocketAddr, seed: [u8; 32], now: Time) -> Endpoint {
-        let mut root = Xoshiro256PlusPlus::from_seed(seed);
-        let path_rng = Xoshiro256PlusPlus::from_rng(&mut root);
-        // The seed itself keys the hashes; outputs of the generator, which is no secret-keeper, never do.
         let word = |i: usize| u64::from_le_bytes(*seed[8 * i..].first_chunk().expect("a seed of four words"));
         let mut secrets = Secrets::new([word(0), word(1)]);
+        // The other way round, what the generator lets slip would tell the keys.
+        let path_rng = Xoshiro256PlusPlus::seed_from_u64(secrets.draw());
         Endpoint {
+            // [HS-3, SEC-5]
             incarnation: secrets.draw(),
             cookies: Cookies::new([word(2), word(3)]),
             path_rng,
@@ -394,6 +394,7 @@ impl Endpoint {
         }
     }
 
+    // [HS-2]
     fn hello(&mut self, slot: usize) -> Hello {
         let config = &self.config;
         let secret = self.secrets.draw() << INDEX_BITS;
@@ -406,6 +407,7 @@ impl Endpoint {
             packet_window: config.packet_window,
             message_window: config.message_window,
             max_message: config.max_message,
+            max_partials: config.max_partial_messages,
             first_pn: Seq(number()),
             first_message: Seq(number()),
             max_ack_delay_us: config.max_ack_delay.as_nanos().div_ceil(1000).min(100_000) as u32,
@@ -421,14 +423,16 @@ impl Endpoint {
         self.stats.rx_bytes += bytes.len() as u64;
         match decode_packet(bytes) {
             Ok(Packet::Tracked(header, frames)) => {
-                let Some(index) = self.find(header.cid) else {
+                let Some(index) = self.find_from(header.cid, meta) else {
                     self.stats.rx_unknown += 1;
+                    // [HS-13]
                     let reply = Unknown { cid: header.cid, incarnation: self.incarnation, port: self.local.port() };
                     self.reply_stray(now, meta, header.port, bytes.len(), |out| reply.encode(out));
                     return;
                 };
                 let (mut cx, peer) = split(self, now, index);
                 if let State::Closing(closing) = &peer.state {
+                    // [HS-19]
                     // News from the peer, not an echo of old times: it does not agree with our good-bye.
                     if closing.shutdown || closing.conn.has_received_from(header.pn) {
                         return;
@@ -441,7 +445,7 @@ impl Endpoint {
                 self.make_ready(index);
             }
             Ok(Packet::Untracked { flags, cid, frames }) => {
-                let Some(index) = self.find(cid) else {
+                let Some(index) = self.find_from(cid, meta) else {
                     self.stats.rx_unknown += 1;
                     return;
                 };
@@ -457,17 +461,25 @@ impl Endpoint {
             Ok(Packet::Unknown(unknown)) => self.handle_unknown(now, meta, &unknown, upper),
             Ok(Packet::Close(close)) => self.handle_close(now, meta, &close, bytes.len(), upper),
             Ok(Packet::Closed(closed)) => self.handle_closed(now, meta, &closed, upper),
+            // [SEC-6]
             Err(DecodeError::Checksum) => self.stats.rx_bad_checksum += 1,
             Err(_) => self.stats.rx_malformed += 1,
         }
     }
 
     /// The peer whose connection, open or being opened, has this id.
+    // [HS-23]
     fn find(&self, cid: u64) -> Option<usize> {
         let index = (cid & ((1 << INDEX_BITS) - 1)) as usize;
         (self.peers.get(index)?.cid() == Some(cid)).then_some(index)
     }
 
+    /// The same, if the packet comes from the peer's address.
+    fn find_from(&self, cid: u64, meta: &RxMeta) -> Option<usize> {
+        self.find(cid).filter(|&i| self.peers[i].addr.ip() == canonical(meta.from).ip())
+    }
+
+    // [HS-1]
     fn find_addr(&self, meta: &RxMeta, port: u16) -> Option<usize> {
         let addr = canonical(SocketAddr::new(meta.from.ip(), port));
         self.by_addr.get(&addr).copied()
@@ -486,6 +498,7 @@ impl Endpoint {
             && let Some(conn) = peer.conn()
         {
             if conn.remote.cid == init.hello.cid && conn.remote.incarnation == init.hello.incarnation {
+                // [HS-7]
                 // The ACCEPT was lost, or this is an echo: say it again.
                 if let State::Open { accept, .. } = &mut peer.state {
                     *accept = true;
@@ -496,6 +509,7 @@ impl Endpoint {
             // A cookie of before this connection must not end it.
             salt = conn.local.cid;
         }
+        // [HS-4, SEC-1]
         if !self.cookies.check(now, addr, salt, init.cookie) {
             let retry = Retry { to: init.hello.cid, cookie: self.cookies.make(now, addr, salt) };
             if self.retry_budget.take(now) {
@@ -505,6 +519,7 @@ impl Endpoint {
             }
             return;
         }
+        // [HS-6]
         let Some(index) = known.or_else(|| self.add_peer(addr)) else {
             self.stats.rx_refused += 1;
             return;
@@ -514,6 +529,7 @@ impl Endpoint {
             self.new_peers.push_back(id);
         }
         let local = match &self.peers[index].state {
+            // [HS-11]
             State::Opening(opening) => opening.local,
             _ => self.hello(index),
         };
@@ -544,6 +560,7 @@ impl Endpoint {
         self.make_ready(index);
     }
 
+    // [HS-9]
     #[cold]
     fn handle_accept<U: Upper>(&mut self, now: Time, accept: &Accept, upper: &mut U) {
         let Some(index) = self.find(accept.to) else {
@@ -551,18 +568,24 @@ impl Endpoint {
             return;
         };
         let id = self.peers[index].id;
-        match &mut self.peers[index].state {
-            State::Opening(opening) => {
-                let local = opening.local;
-                let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
-                let (mut cx, peer) = split(self, now, index);
-                peer.established(&mut cx, local, accept.hello, false, rng, upper);
-                self.emit(Some(Event::Connected(id)));
-            }
+        let local = match &mut self.peers[index].state {
+            State::Opening(opening) => opening.local,
             // Both sides opened at once.
-            State::Open { conn, .. } if conn.remote.cid == accept.hello.cid => conn.confirm(),
-            _ => {}
-        }
+            State::Open { conn, .. } if conn.remote.cid == accept.hello.cid => {
+                conn.confirm();
+                self.make_ready(index);
+                return;
+            }
+            // We had answered an INIT of an attempt that the peer has given up; this answers ours.
+            State::Open { conn, .. } if !conn.is_confirmed() => conn.local,
+            _ => return,
+        };
+        let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
+        let (mut cx, peer) = split(self, now, index);
+        let event = peer.end(&mut cx, None, upper);
+        peer.established(&mut cx, local, accept.hello, false, rng, upper);
+        self.emit(event);
+        self.emit(Some(Event::Connected(id)));
         self.make_ready(index);
     }
 
@@ -573,6 +596,7 @@ impl Endpoint {
             return;
         };
         let (mut cx, peer) = split(self, now, index);
+        // [HS-14]
         // Only the peer and those on the path know the id, so this is no stranger's guess.
         let failure = match &peer.state {
             State::Open { conn, .. } if conn.remote.cid == unknown.cid => {
@@ -595,13 +619,20 @@ impl Endpoint {
         if let Some(index) = self.find(close.cid) {
             let (mut cx, peer) = split(self, now, index);
             let agreed = match &peer.state {
+                // [HS-17]
                 State::Open { .. } if close.shutdown => true,
+                // [HS-16]
                 // Something sent after this good-bye has arrived before it: the peer took it back.
                 State::Open { conn, .. } => !conn.has_received_from(close.next_pn) && conn.is_quiet(&peer.outbox),
                 State::Closing(_) => true,
                 State::Opening(_) | State::Idle => return,
             };
             if !agreed {
+                if let State::Open { conn, .. } = &mut peer.state {
+                    // Its number is younger than the good-bye, so the other side takes that back.
+                    conn.request_ping();
+                    self.make_ready(index);
+                }
                 return;
             }
             // Nothing of ours is lost when an idle connection closes.
@@ -610,9 +641,11 @@ impl Endpoint {
             self.emit(event);
             self.reopen_if_needed(now, index);
         }
+        // [HS-18]
         self.reply_stray(now, meta, close.port, len, |out| closed.encode(out));
     }
 
+    // [HS-20]
     #[cold]
     fn handle_closed<U: Upper>(&mut self, now: Time, meta: &RxMeta, closed: &Closed, upper: &mut U) {
         if let Some(index) = self.find_addr(meta, closed.port)
@@ -655,6 +688,7 @@ impl Endpoint {
     fn reply(&mut self, meta: &RxMeta, port: u16, request_len: usize, encode: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = Vec::with_capacity(32);
         encode(&mut bytes);
+        // [SEC-2]
         if self.replies.len() >= MAX_REPLIES || port == 0 || bytes.len() > request_len {
             self.stats.rx_refused += 1;
             return;
@@ -755,6 +789,7 @@ impl Endpoint {
 
 /// The peer has a new connection, or has forgotten this one: what becomes of messages. Those that were never in the
 /// connection are not concerned.
+// [HS-15]
 fn replaced(conn: &Conn, outbox: &Outbox, incarnation: u64) -> Option<Failure> {
     if !outbox.in_progress() {
         return None;

@@ -21,8 +21,6 @@ pub(crate) enum Taken {
     Duplicate,
     /// The message is turned away.
     Refused(Refusal),
-    /// Too many messages are half here: as if the packet had been lost.
-    Crowded,
     /// The sender breaks the rules: outside the window, or at odds with what it said before.
     Violation,
 }
@@ -84,6 +82,7 @@ impl Inbox {
 
     /// The sender knows the outcome of everything before `floor`. Says whether that is possible.
     pub(crate) fn advance(&mut self, floor: Seq) -> bool {
+        // [REL-6]
         let ahead = floor.since(self.floor);
         if ahead > self.window {
             // An old packet, overtaken by one with a higher floor; or nonsense.
@@ -140,6 +139,7 @@ impl Inbox {
         payload: &[u8],
         upper: &mut U,
     ) -> Taken {
+        // [REL-7]
         let ahead = id.since(self.floor);
         if ahead >= self.window {
             return if id.is_before(self.floor) { Taken::Duplicate } else { Taken::Violation };
@@ -148,14 +148,18 @@ impl Inbox {
         let whole = payload.len() as u32 == total;
         match *self.state_mut(id) {
             DONE => return Taken::Duplicate,
+            // [RNR-2]
             REFUSED => return Taken::Refused(self.refusals[&id.0]),
+            // [REL-8]
             UNSEEN => {
-                if !whole && self.partials.len() - self.free_partials.len() >= self.max_partials {
-                    return Taken::Crowded;
-                }
-                let too_long = total > self.max_message;
-                let placement =
-                    if too_long { Placement::Refuse(REFUSED_TOO_LONG) } else { upper.place(peer, header, total) };
+                let crowded = !whole && self.partials.len() - self.free_partials.len() >= self.max_partials;
+                let placement = if total > self.max_message {
+                    Placement::Refuse(REFUSED_TOO_LONG)
+                } else if crowded {
+                    Placement::NotReady
+                } else {
+                    upper.place(peer, header, total)
+                };
                 let place = match placement {
                     Placement::Accept(place) => place,
                     Placement::NotReady => return self.refuse(id, Refusal::NotReady),

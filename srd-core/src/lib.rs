@@ -36,3 +36,4 @@ pub use mailbox::{Mailbox, Received};
 pub use stats::{PathState, PathStats, PeerStats, Stats};
 pub use time::{Span, Time};
 pub use upper::{Failure, Gather, MAX_HEADER, PlaceToken, Placement, Token, Upper};
+pub use wire::{DissectError, dissect};

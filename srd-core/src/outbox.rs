@@ -62,6 +62,10 @@ pub(crate) struct Outbox {
     /// Messages in progress by id; the entry is the slot.
     ids: SeqRing<Option<u32>>,
     backoff: BinaryHeap<Reverse<(Time, u32)>>,
+    /// What the peer keeps: messages in progress, and half-delivered ones; and how many of the latter there are.
+    window: u32,
+    max_split: u32,
+    split: u32,
     spare: Vec<Vec<u64>>,
     /// Framed bytes in the queues and in `again`, roughly: enough to tell whether all that waits fits into one packet.
     waiting: u64,
@@ -85,16 +89,21 @@ impl Outbox {
             again: VecDeque::new(),
             ids: SeqRing::new(Seq(0)),
             backoff: BinaryHeap::new(),
+            window: 0,
+            max_split: 0,
+            split: 0,
             spare: Vec::new(),
             waiting: 0,
             live: 0,
         }
     }
 
-    /// A new connection begins, with this first message id. Nothing may be in progress.
-    pub(crate) fn start_ids(&mut self, first: Seq) {
+    /// A new connection begins, with this first message id. The peer keeps `window` messages in progress, and `max_split` of
+    /// more than one packet half delivered. Nothing may be in progress.
+    pub(crate) fn start_ids(&mut self, first: Seq, window: u32, max_split: u32) {
         assert_eq!(self.ids.len(), 0, "messages in progress across connections");
         self.ids = SeqRing::new(first);
+        (self.window, self.max_split) = (window, max_split);
     }
 
     /// Messages queued or in progress.
@@ -108,6 +117,7 @@ impl Outbox {
     }
 
     /// Oldest id whose outcome is unknown.
+    // [REL-5]
     pub(crate) fn floor(&self) -> Seq {
         self.ids.base()
     }
@@ -117,9 +127,9 @@ impl Outbox {
         self.waiting
     }
 
-    /// Whether there is something that may be sent, given the window of message ids.
-    pub(crate) fn sendable(&self, window: u32) -> bool {
-        !self.again.is_empty() || self.front().is_some_and(|s| self.may_start(s, window))
+    /// Whether there is something that the peer has room for.
+    pub(crate) fn sendable(&self) -> bool {
+        !self.again.is_empty() || self.front().is_some()
     }
 
     /// Whether lost pieces wait; the path that lost the first of them is not known here.
@@ -127,8 +137,12 @@ impl Outbox {
         !self.again.is_empty()
     }
 
-    fn may_start(&self, slot: u32, window: u32) -> bool {
-        self.slots[slot as usize].id.is_some() || self.ids.len() < window
+    /// Whether a message has begun, or may begin; a long one might have to be split.
+    fn may_go_on(&self, slot: u32) -> bool {
+        let message = &self.slots[slot as usize];
+        message.id.is_some()
+            // [RNR-8]
+            || (self.ids.len() < self.window && (self.split < self.max_split || cost(&message.out) <= SURELY_WHOLE))
     }
 
     pub(crate) fn push(&mut self, out: Outbound) {
@@ -153,36 +167,42 @@ impl Outbox {
         if out.len > TURN_BYTES { self.long.push_back(slot) } else { self.short.push_back(slot) }
     }
 
-    /// The message whose turn it is.
-    fn front(&self) -> Option<u32> {
-        let (first, second) = if self.serving_long { (&self.long, &self.short) } else { (&self.short, &self.long) };
-        first.front().or(second.front()).copied()
+    /// The message whose turn it is, and where it stands: in the long queue or the short one, at which place. One that the
+    /// peer has no room for is passed over for one that has begun.
+    fn front(&self) -> Option<(bool, usize, u32)> {
+        let of = |long: bool| {
+            let queue = if long { &self.long } else { &self.short };
+            let reach = if long { LONG_IN_TURN } else { 1 };
+            let place = queue.iter().take(reach).position(|&slot| self.may_go_on(slot))?;
+            Some((long, place, queue[place]))
+        };
+        of(self.serving_long).or_else(|| of(!self.serving_long))
     }
 
-    /// The message at the front had `len` bytes sent, and is `done` or goes on.
-    fn served(&mut self, len: u32, done: bool) {
-        if self.serving_long && self.long.is_empty() || !self.serving_long && self.short.is_empty() {
-            self.serving_long = !self.serving_long;
+    /// The message at this place had `len` bytes sent, and is `done` or goes on.
+    fn served(&mut self, long: bool, place: usize, len: u32, done: bool) {
+        if long != self.serving_long {
+            self.serving_long = long;
             self.turn = 0;
         }
         self.turn += len;
         let over = self.turn >= TURN_BYTES;
-        let queue = if self.serving_long { &mut self.long } else { &mut self.short };
+        let queue = if long { &mut self.long } else { &mut self.short };
         if done {
-            queue.pop_front();
-        } else if over {
-            let slot = queue.pop_front().expect("it was served");
+            queue.remove(place);
+        } else if over && long {
+            let slot = queue.remove(place).expect("it was served");
             queue.insert(queue.len().min(LONG_IN_TURN - 1), slot);
         }
         if over {
-            self.serving_long = !self.serving_long;
+            self.serving_long = !long;
             self.turn = 0;
         }
     }
 
     /// Cuts the next piece that fits into `room` bytes of a packet (`fresh`: of a packet that is still empty), or `None`
     /// if nothing waits or what waits should start the next packet.
-    pub(crate) fn cut(&mut self, room: usize, fresh: bool, full_room: usize, window: u32) -> Option<Cut> {
+    pub(crate) fn cut(&mut self, room: usize, fresh: bool, full_room: usize) -> Option<Cut> {
         while let Some(piece) = self.again.pop_front() {
             self.waiting = self.waiting.saturating_sub(u64::from(piece.len));
             let Some(message) = self.current(&piece) else { continue };
@@ -202,16 +222,14 @@ impl Outbox {
             }
             return Some(Cut { piece: Piece { len, ..piece }, token: out.token, total, again: true });
         }
-        let slot = self.front()?;
-        if !self.may_start(slot, window) {
-            return None;
-        }
+        let (long, place, slot) = self.front()?;
         let message = &self.slots[slot as usize];
         let (out, offset) = (message.out, message.next);
         let left = out.len - offset;
         let len = cut_len(&out, left, room, fresh, full_room)?;
         let id = match message.id {
             Some(id) => id,
+            // [REL-4]
             None => self.ids.push(Some(slot)),
         };
         if len < out.len {
@@ -221,7 +239,7 @@ impl Outbox {
         message.id = Some(id);
         message.next += len;
         self.waiting = self.waiting.saturating_sub(u64::from(len));
-        self.served(len, len == left);
+        self.served(long, place, len, len == left);
         if len == left {
             let framing = OVERHEAD + u64::from(out.header_len);
             self.waiting = if self.is_waiting() { self.waiting.saturating_sub(framing) } else { 0 };
@@ -248,6 +266,7 @@ impl Outbox {
                 return None;
             }
         }
+        // [REL-10]
         let done = (message.out.token, message.out.len);
         // A message can complete while its last bytes wait to be sent again, never before they were sent once.
         self.end_attempt(piece.slot);
@@ -255,17 +274,16 @@ impl Outbox {
         Some(done)
     }
 
-    /// The packet that carried this piece is lost. Says whether the piece must go again.
-    pub(crate) fn lost(&mut self, piece: Piece) -> bool {
-        if self.recut(piece).is_none() {
-            return false;
+    /// The packet that carried this piece is lost: it goes again, unless it is settled.
+    pub(crate) fn lost(&mut self, piece: Piece) {
+        if self.recut(piece).is_some() {
+            self.waiting += u64::from(piece.len);
+            self.again.push_back(piece);
         }
-        self.waiting += u64::from(piece.len);
-        self.again.push_back(piece);
-        true
     }
 
     /// The receiver refused message `id` for good. Returns its token.
+    // [RNR-4]
     pub(crate) fn refused(&mut self, id: Seq) -> Option<Token> {
         let slot = self.slot_of(id)?;
         self.unqueue(slot);
@@ -277,6 +295,7 @@ impl Outbox {
 
     /// The receiver had no buffer for message `id`: it goes again at a time that `pause` gives for the attempt's number,
     /// or fails (its token is returned) when all attempts are used up.
+    // [RNR-3]
     pub(crate) fn not_ready(&mut self, id: Seq, resume: impl FnOnce(u8) -> Time) -> Option<Token> {
         let slot = self.slot_of(id)?;
         self.unqueue(slot);
@@ -303,7 +322,7 @@ impl Outbox {
     pub(crate) fn next_fits(&self, room: usize, full_room: usize) -> bool {
         let (out, left) = match (self.again.front(), self.front()) {
             (Some(piece), _) => (&self.slots[piece.slot as usize].out, piece.len),
-            (None, Some(slot)) => {
+            (None, Some((_, _, slot))) => {
                 let message = &self.slots[slot as usize];
                 (&message.out, message.out.len - message.next)
             }
@@ -381,6 +400,7 @@ impl Outbox {
             let spare = self.spare.pop().unwrap_or_default();
             let message = &mut self.slots[slot as usize];
             message.acked = Blocks::new(message.out.len, spare);
+            self.split += 1;
         }
     }
 
@@ -399,6 +419,7 @@ impl Outbox {
         let id = message.id.take().expect("an attempt is in progress");
         message.next = 0;
         let blocks = std::mem::take(&mut message.acked);
+        self.split -= u32::from(blocks.is_in_use());
         let spare = blocks.into_spare();
         if spare.capacity() > 0 && self.spare.len() < 64 {
             self.spare.push(spare);
@@ -421,6 +442,9 @@ impl Message {
         self.acked.is_in_use()
     }
 }
+
+/// Framed bytes that fit into one packet whatever the path.
+const SURELY_WHOLE: u64 = crate::MIN_DATAGRAM as u64 - 64;
 
 /// Framing of a message in a packet, beside its header and payload.
 const OVERHEAD: u64 = 16;

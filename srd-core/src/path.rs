@@ -110,11 +110,13 @@ pub(crate) struct PathSet {
     rng: Xoshiro256PlusPlus,
     reorder_packets: u32,
     reorder_time: Span,
-    initial_rtt: Span,
     replaced: u64,
     next_probe: Time,
+    rounds: u32,
 }
 
+/// Rounds after which a step of leniency towards reordering is taken back (RFC 8985 decays it after 16 recoveries).
+const LENIENT_ROUNDS: u32 = 16;
 /// First rest of a source port that was given up. Long against any rerouting in the fabric.
 const QUARANTINE: Span = Span::from_secs(2);
 /// Bursts on an unproven path have at most so many packets.
@@ -139,9 +141,9 @@ impl PathSet {
             rng,
             reorder_packets: config.reorder_packets.into(),
             reorder_time: config.reorder_time,
-            initial_rtt: config.initial_rtt,
             replaced: 0,
             next_probe: Time::NEVER,
+            rounds: 0,
         }
     }
 
@@ -299,6 +301,7 @@ impl PathSet {
 
     /// Collects packets of the path that later ones overtook by too many packets or too much time. Returns when the rest
     /// should be looked at again (`NEVER` if nothing waits).
+    // [ACK-9]
     pub(crate) fn detect_lost(&mut self, index: u8, now: Time, sent: &SentPackets, lost: &mut Vec<Seq>) -> Time {
         let (packets, base_time) = (self.reorder_packets, self.reorder_time);
         let path = &mut self.paths[usize::from(index)];
@@ -367,7 +370,8 @@ impl PathSet {
         }
     }
 
-    fn replace(&mut self, index: u8, now: Time, config: &CheckedConfig, lost: &mut Vec<Seq>) {
+    /// Gives the path a fresh source port, if there is one to spare, and collects what was out on the old one.
+    pub(crate) fn replace(&mut self, index: u8, now: Time, config: &CheckedConfig, lost: &mut Vec<Seq>) {
         self.quarantine.retain(|&(_, until)| until > now);
         let old = self.paths[usize::from(index)].port;
         let fresh = (0..32)
@@ -385,7 +389,7 @@ impl PathSet {
         self.quarantine.push((old, now + QUARANTINE));
         let path = &mut self.paths[usize::from(index)];
         let old = std::mem::replace(path, Path::new(fresh, config));
-        path.rtt = Rtt::new(old.rtt.srtt().max(self.initial_rtt.min(old.rtt.srtt())));
+        path.rtt = Rtt::new(old.rtt.srtt());
         path.life = old.life.wrapping_add(1);
         path.replaced = old.replaced + 1;
         path.outstanding = old.outstanding;
@@ -416,13 +420,16 @@ impl PathSet {
     /// Ends a round: what its samples say.
     pub(crate) fn end_round(&mut self) -> RoundSignal {
         self.scratch.clear();
+        self.rounds = self.rounds.wrapping_add(1);
+        let forgive = self.rounds.is_multiple_of(LENIENT_ROUNDS);
         let mut marked = 0;
         for path in &mut self.paths {
             if let Some(q) = path.round_queue.take() {
                 self.scratch.push(q);
                 marked += usize::from(path.round_marked);
-                path.leniency =
-                    path.leniency.saturating_sub(u32::from(path.leniency > 0 && self.scratch.len() % 16 == 0));
+                if forgive {
+                    path.leniency = path.leniency.saturating_sub(1);
+                }
             }
             path.round_marked = false;
         }

@@ -17,7 +17,7 @@ use crate::time::{Span, Time};
 use crate::upper::{Failure, Upper};
 use crate::wire::{Accept, Close, Hello, Init, Sink};
 
-/// Attempts to say good-bye.
+/// Attempts to say good-bye for ever.
 const CLOSE_ATTEMPTS: u32 = 5;
 
 /// See the module documentation.
@@ -64,9 +64,22 @@ pub(crate) struct Opening {
 #[derive(Debug)]
 pub(crate) struct Closing {
     pub(crate) conn: Box<Conn>,
+    since: Time,
     next_at: Time,
     attempts: u32,
     pub(crate) shutdown: bool,
+}
+
+impl Closing {
+    /// When to forget the connection without an answer: a farewell soon, since nothing more comes of it; an idle
+    /// connection only as late as a dead peer, since the other side may be sending and just not get through.
+    fn patience(&self, cx: &Cx<'_>) -> Time {
+        if self.shutdown && self.attempts >= CLOSE_ATTEMPTS {
+            self.next_at
+        } else {
+            self.since.max(cx.stall_end) + cx.config.peer_timeout
+        }
+    }
 }
 
 impl Peer {
@@ -121,13 +134,15 @@ impl Peer {
         rng: Xoshiro256PlusPlus,
         upper: &mut U,
     ) {
-        self.outbox.start_ids(local.first_message);
+        self.outbox.start_ids(local.first_message, remote.message_window, remote.max_partials);
+        // [REL-12]
         self.outbox.fail_longer_than(remote.max_message, |token| {
             cx.stats.messages_failed += 1;
             upper.completed(token, Err(Failure::TooLong { max: remote.max_message }));
         });
         let mut conn = Box::new(Conn::new(cx, self.id, local, remote, self.link_datagram, rng));
         if !accept {
+            // [HS-10]
             conn.confirm();
         }
         // Someone must speak first: whoever has nothing to send shows that it knows the other's id, and whoever may not
@@ -154,6 +169,7 @@ impl Peer {
             }
             State::Opening(_) | State::Idle => false,
         };
+        // [REL-13]
         let failure = failure?;
         let failed = u64::from(self.outbox.live());
         cx.stats.messages_failed += failed;
@@ -167,8 +183,13 @@ impl Peer {
     /// Starts to say good-bye.
     pub(crate) fn close(&mut self, now: Time, shutdown: bool) {
         self.state = match std::mem::replace(&mut self.state, State::Idle) {
-            State::Open { conn, .. } => State::Closing(Closing { conn, next_at: now, attempts: 0, shutdown }),
-            State::Closing(closing) => State::Closing(Closing { shutdown: shutdown || closing.shutdown, ..closing }),
+            State::Open { conn, .. } => {
+                State::Closing(Closing { conn, since: now, next_at: now, attempts: 0, shutdown })
+            }
+            State::Closing(closing) => {
+                let shutdown = shutdown || closing.shutdown;
+                State::Closing(Closing { shutdown, next_at: now, ..closing })
+            }
             State::Opening(_) | State::Idle => State::Idle,
         };
     }
@@ -206,7 +227,7 @@ impl Peer {
                 }
                 at
             }
-            State::Closing(closing) => closing.next_at,
+            State::Closing(closing) => closing.next_at.min(closing.patience(cx)),
         }
     }
 
@@ -222,6 +243,7 @@ impl Peer {
                 conn.on_timer(cx, &mut self.outbox);
                 if !conn.is_confirmed() && cx.now.since(*since) >= timeout {
                     Some(Some(Failure::Unreachable))
+                // [HS-21]
                 } else if conn.silence(cx) >= timeout {
                     Some(Some(Failure::Unresponsive))
                 } else {
@@ -235,9 +257,7 @@ impl Peer {
                     None
                 }
             }
-            State::Closing(closing) => {
-                (closing.attempts >= CLOSE_ATTEMPTS && closing.next_at <= cx.now).then_some(None)
-            }
+            State::Closing(closing) => (closing.patience(cx) <= cx.now).then_some(None),
         };
         match verdict {
             Some(failure) => self.end(cx, failure, upper),
@@ -262,6 +282,7 @@ impl Peer {
                     return false;
                 }
                 Init { port, cookie: opening.cookie, hello: opening.local }.encode(scratch);
+                // [HS-12]
                 opening.next_at = cx.now + retry_pause(cx, opening.attempts);
                 opening.attempts += 1;
             }
@@ -274,7 +295,7 @@ impl Peer {
                 Accept { to: conn.remote.cid, hello: conn.local }.encode(scratch);
             }
             State::Closing(closing) => {
-                if closing.next_at > cx.now || closing.attempts >= CLOSE_ATTEMPTS {
+                if closing.next_at > cx.now || closing.patience(cx) <= cx.now {
                     return false;
                 }
                 let Closing { conn, shutdown, attempts, .. } = closing;
@@ -290,6 +311,7 @@ impl Peer {
     }
 
     /// A RETRY arrived for our attempt: try again with the cookie, at once if it is news.
+    // [HS-8]
     pub(crate) fn on_retry(&mut self, now: Time, to: u64, cookie: u64) {
         if let State::Opening(opening) = &mut self.state
             && opening.local.cid == to

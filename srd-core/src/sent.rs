@@ -25,6 +25,8 @@ pub(crate) struct Sent {
     pub(crate) path: u8,
     /// Life of the path (its replacements) when it was sent.
     pub(crate) path_life: u32,
+    /// A tail probe: its pieces are those of another packet, whose loss is what sends them again.
+    pub(crate) probe: bool,
     /// Place in the order of packets on that path.
     pub(crate) path_seq: u32,
     pieces: u8,
@@ -44,6 +46,7 @@ pub(crate) struct SentInfo {
     pub(crate) bytes: u16,
     pub(crate) path: u8,
     pub(crate) path_life: u32,
+    pub(crate) probe: bool,
     pub(crate) path_seq: u32,
     pub(crate) delivered: u64,
     pub(crate) delivered_at: Time,
@@ -66,6 +69,7 @@ impl SentPackets {
     }
 
     /// Number of the next packet.
+    // [REL-1]
     pub(crate) fn next(&self) -> Seq {
         self.ring.next()
     }
@@ -94,6 +98,7 @@ impl SentPackets {
             bytes: info.bytes,
             path: info.path,
             path_life: info.path_life,
+            probe: info.probe,
             path_seq: info.path_seq,
             pieces,
             first_piece: end.wrapping_sub(pieces.into()),

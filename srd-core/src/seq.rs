@@ -22,6 +22,7 @@ impl Seq {
     }
 
     /// Whether this number comes before `other`, given that they are less than 2^31 apart.
+    // [W-20]
     pub(crate) fn is_before(self, other: Seq) -> bool {
         (other.0.wrapping_sub(self.0) as i32) > 0
     }

@@ -7,7 +7,7 @@
 
 use super::{AckSample, Controller, RoundSample};
 use crate::config::CheckedConfig;
-use crate::time::{Span, Time};
+use crate::time::Span;
 
 /// Rounds over which the largest delivery rate is remembered.
 const BW_ROUNDS: usize = 8;
@@ -163,7 +163,7 @@ impl Controller for Delay {
         }
     }
 
-    fn on_timeout(&mut self, _: Time) {
+    fn on_timeout(&mut self) {
         self.startup = false;
         let rate = if self.bw_max() > 0.0 {
             self.rate.min(self.bw_max())

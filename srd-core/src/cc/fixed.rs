@@ -1,7 +1,6 @@
 //! A constant rate and window.
 
 use super::{AckSample, Controller, RoundSample};
-use crate::time::Time;
 
 #[derive(Debug)]
 pub(super) struct Fixed {
@@ -14,7 +13,7 @@ pub(super) struct Fixed {
 impl Controller for Fixed {
     fn on_ack(&mut self, _: &AckSample) {}
     fn on_round(&mut self, _: &RoundSample) {}
-    fn on_timeout(&mut self, _: Time) {}
+    fn on_timeout(&mut self) {}
     fn rate(&self) -> f64 {
         self.rate.max(1) as f64
     }

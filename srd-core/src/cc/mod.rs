@@ -7,12 +7,11 @@ mod delay;
 mod fixed;
 
 use crate::config::{CcChoice, CheckedConfig};
-use crate::time::{Span, Time};
+use crate::time::Span;
 
 /// What newly acknowledged packets say.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckSample {
-    pub(crate) now: Time,
     /// Bytes that this acknowledgement newly covers.
     pub(crate) acked: u64,
     /// Queueing delay of the newest packet on its path, where it was measured.
@@ -23,14 +22,11 @@ pub(crate) struct AckSample {
     pub(crate) app_limited: bool,
     /// Smallest RTT of the connection.
     pub(crate) min_rtt: Span,
-    /// Smoothed RTT of the connection.
-    pub(crate) srtt: Span,
 }
 
 /// What a round trip's worth of acknowledgements says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundSample {
-    pub(crate) now: Time,
     /// Median over paths of the smallest queueing delay in this round, where there were samples.
     pub(crate) queue_delay: Option<Span>,
     /// Share of packets of this round that were lost on paths that still work, 0.0..=1.0.
@@ -39,8 +35,6 @@ pub(crate) struct RoundSample {
     pub(crate) marked: bool,
     /// Whether rate or window held the sender back during this round.
     pub(crate) limited: bool,
-    /// Smallest RTT of the connection.
-    pub(crate) min_rtt: Span,
 }
 
 /// A congestion controller.
@@ -50,7 +44,7 @@ pub(crate) trait Controller: std::fmt::Debug + Send {
     /// A round ended.
     fn on_round(&mut self, round: &RoundSample);
     /// Nothing was acknowledged for a whole retransmission timeout, on any path.
-    fn on_timeout(&mut self, now: Time);
+    fn on_timeout(&mut self);
     /// Pacing rate, bytes per second, above 0.
     fn rate(&self) -> f64;
     /// In-flight limit, bytes. May be less than a packet: one packet may always be in flight, and pacing spaces them.

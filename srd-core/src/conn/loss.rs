@@ -1,5 +1,6 @@
 //! Acknowledgements, loss, and the timers that guard them.
 
+use super::send::PROBE_NUMBERS;
 use super::{Conn, Cx, Fault, TailProbe};
 use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
@@ -20,6 +21,8 @@ const GROW_PAUSE: Span = Span::from_secs(10);
 const PROBES_PER_TIMEOUT: u32 = 2;
 /// Timeouts in a row after which silence counts as congestion. The first may be a peer that was not scheduled.
 const CONGESTED_TIMEOUTS: u32 = 2;
+/// Packets that are given up at once when a probe needs a number and the window is used up.
+const GIVEN_UP: u32 = 8;
 /// How long packets that were declared lost are remembered, in retransmission timeouts: until then a late
 /// acknowledgement shows that they were not.
 const LOST_MEMORY: u64 = 4;
@@ -43,14 +46,19 @@ impl Conn {
     fn rto(&self, cx: &Cx<'_>) -> impl Fn(&Rtt) -> Span + use<> {
         let (min, max, g) = (cx.config.rto_min, cx.config.rto_max, cx.granularity);
         let (ack_delay, shift) = (self.peer_ack_delay(), self.backoff.min(16));
+        let whole = self.rtt;
         move |rtt| {
-            let first = (rtt.timeout(g) + ack_delay).max(min);
+            let rtt = if rtt.is_sampled() { rtt } else { &whole };
+            // One sample from a peer that was stalled must not let the path wait for seconds.
+            let most = max.max(whole.timeout(g) + ack_delay);
+            let first = (rtt.timeout(g) + ack_delay).min(most).max(min);
             (first * (1 << shift)).min(max.max(first))
         }
     }
 
     fn peer_ack_delay(&self) -> Span {
-        Span::from_micros(self.remote.max_ack_delay_us.min(100_000).into())
+        let promised = Span::from_micros(self.remote.max_ack_delay_us.min(100_000).into());
+        promised.max(self.residence.timeout(Span::ZERO))
     }
 
     pub(super) fn handle_ack<U: Upper>(
@@ -62,6 +70,7 @@ impl Conn {
         upper: &mut U,
     ) -> Result<(), Fault> {
         let next = self.sent.next();
+        // [ACK-5]
         if next.is_before(ack.cumulative) || !ack.newest.is_before(next) {
             return Err(Fault::Violation);
         }
@@ -72,9 +81,11 @@ impl Conn {
             }
             self.paths.on_ce(entry.path, entry.ce);
             // A packet whose fate is known already was sampled by an earlier acknowledgement.
-            let sent = self.sent.get(entry.pn).filter(|s| s.fate == Fate::InFlight && s.path == entry.path);
+            let sent = self.sent.get(entry.pn).filter(|s| s.fate != Fate::Acked && s.path == entry.path);
             if let (Some(&s), Some(residence)) = (sent, entry.residence) {
+                // [ACK-7]
                 let rtt = at.since(s.at) - residence;
+                self.residence.sample(cx.now, residence);
                 self.rtt.sample(cx.now, rtt);
                 let queue = self.paths.on_rtt(cx.now, &s, rtt);
                 self.round.recent_queue.rotate_right(1);
@@ -86,6 +97,7 @@ impl Conn {
         let mut covered = Covered { smallest: u16::MAX, ..Covered::default() };
         let mut pn = self.sent.base();
         while pn.is_before(ack.cumulative) {
+            // [ACK-6]
             // The receiver's base passes packets that it received, and those that we gave up.
             if self.sent.get(pn).is_some_and(|s| s.fate == Fate::InFlight) {
                 self.cover(cx, pn, &mut covered, outbox, upper);
@@ -111,6 +123,7 @@ impl Conn {
         outbox: &mut Outbox,
         upper: &mut U,
     ) -> Result<(), Fault> {
+        // [RNR-5]
         if !refuse.pn.is_before(self.sent.next()) {
             return Err(Fault::Violation);
         }
@@ -197,13 +210,11 @@ impl Conn {
         let delivery_rate = (interval > 0.0).then(|| (self.delivered - newest.delivered) as f64 / interval);
         self.round.acked += covered.packets;
         self.cc.on_ack(&AckSample {
-            now: cx.now,
             acked: covered.bytes,
             queue_delay,
             delivery_rate,
             app_limited: newest.app_limited,
             min_rtt: self.rtt.min(),
-            srtt: self.rtt.srtt(),
         });
 
         for (w, mut bits) in covered.paths.into_iter().enumerate() {
@@ -217,30 +228,41 @@ impl Conn {
         self.declare_lost(cx, LossCause::Overtaken, outbox);
         self.forget(cx);
         if covered.round_over {
-            self.end_round(cx.now);
+            self.end_round();
         }
     }
 
     /// Forgets packets whose fate is settled, lost ones only when an acknowledgement of them has become unlikely or the
     /// window fills up.
     fn forget(&mut self, cx: &Cx<'_>) {
-        let crowded = self.sent.len() > self.remote.packet_window / 2;
+        let used = self.sent.len();
+        let crowded = used > self.remote.packet_window / 2 || used + PROBE_NUMBERS >= self.remote.packet_window;
         let memory = if crowded { Span::ZERO } else { self.rto(cx)(&self.rtt) * LOST_MEMORY };
         self.sent.forget(cx.now - memory);
     }
 
-    fn end_round(&mut self, now: Time) {
+    /// Makes sure that a probe can have a packet number: when the window is used up, the oldest packets are given up.
+    pub(super) fn make_number(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
+        if self.sent.len() + 1 < self.remote.packet_window {
+            return;
+        }
+        let first = self.sent.base();
+        self.lost_scratch.clear();
+        self.lost_scratch.extend((0..GIVEN_UP).map(|i| first.plus(i)));
+        self.declare_lost(cx, LossCause::DeadPath, outbox);
+        self.sent.forget(cx.now);
+    }
+
+    fn end_round(&mut self) {
         let signal = self.paths.end_round();
         let round = &mut self.round;
         // A round of few samples says little: take the least of the last four, so that noise does not pass for a queue.
         let queue_delay = if round.samples < 4 { round.recent_queue.iter().min().copied() } else { signal.queue_delay };
         self.cc.on_round(&RoundSample {
-            now,
             queue_delay,
             loss: f64::from(round.lost) / f64::from((round.lost + round.acked).max(1)),
             marked: signal.marked,
             limited: round.limited,
-            min_rtt: self.rtt.min(),
         });
         round.end = self.sent.next();
         (round.acked, round.lost, round.samples, round.limited) = (0, 0, 0, false);
@@ -264,8 +286,8 @@ impl Conn {
             if self.is_large(s.bytes) {
                 self.large_lost = self.large_lost.saturating_add(1);
             }
-            for piece in self.sent.pieces(&s) {
-                outbox.lost(piece);
+            if !s.probe {
+                self.sent.pieces(&s).for_each(|piece| outbox.lost(piece));
             }
         }
         self.lost_scratch = lost;
@@ -284,6 +306,7 @@ impl Conn {
         if self.is_large(covered.largest) {
             self.large_lost = 0;
         } else if self.large_lost >= LARGE_LOST && covered.smallest <= self.datagram / 2 {
+            // [MTU-3]
             if let Some(&smaller) = PLATEAUS.iter().find(|&&p| p < self.datagram) {
                 self.datagram = smaller;
                 self.grow_at = cx.now + GROW_PAUSE;
@@ -313,6 +336,7 @@ impl Conn {
                 self.reorder_at = self.reorder_at.min(due);
             }
             self.declare_lost(cx, LossCause::Overtaken, outbox);
+            self.forget(cx);
         }
         if self.in_flight == 0 {
             self.loss_at = Time::NEVER;
@@ -368,7 +392,8 @@ impl Conn {
             self.tail_probe = TailProbe::Due(PROBES_PER_TIMEOUT);
             self.ping = true;
             if self.backoff >= CONGESTED_TIMEOUTS {
-                self.cc.on_timeout(cx.now);
+                self.cc.on_timeout();
+                self.try_fresh_port(cx, outbox);
             }
         } else {
             self.declare_lost(cx, LossCause::DeadPath, outbox);
@@ -377,6 +402,13 @@ impl Conn {
         }
         self.forget(cx);
         cx.stats.paths_replaced += self.paths.take_replaced();
+    }
+
+    /// Maybe it is all our paths and not the peer: the one that has waited longest gets another source port.
+    fn try_fresh_port(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
+        let Some(path) = self.sent.oldest_in_flight().map(|(_, s)| s.path) else { return };
+        self.paths.replace(path, cx.now, cx.config, &mut self.lost_scratch);
+        self.declare_lost(cx, LossCause::DeadPath, outbox);
     }
 
     /// When the tail probe is due.

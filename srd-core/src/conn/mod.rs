@@ -60,6 +60,8 @@ pub(crate) struct Conn {
     sent: SentPackets,
     paths: PathSet,
     rtt: Rtt,
+    /// How long the peer sits on packets before it acknowledges them.
+    residence: Rtt,
     cc: Box<dyn Controller>,
     pacer: Pacer,
     in_flight: u64,
@@ -121,6 +123,7 @@ impl Conn {
         rng: Xoshiro256PlusPlus,
     ) -> Conn {
         let config = cx.config;
+        // [MTU-1]
         let datagram = config.max_datagram.min(link_datagram).min(remote.max_datagram);
         Conn {
             peer,
@@ -135,6 +138,7 @@ impl Conn {
             sent: SentPackets::new(local.first_pn),
             paths: PathSet::new(config, rng),
             rtt: Rtt::new(config.initial_rtt),
+            residence: Rtt::new(Span::ZERO),
             cc: cc::new_controller(config, datagram),
             pacer: Pacer::default(),
             in_flight: 0,
@@ -228,6 +232,13 @@ impl Conn {
         cx.stats.keepalives += 1;
     }
 
+    /// The peer sent again what we have: it may miss our acknowledgements. They go out at once, and a PING with them, since
+    /// only packets that are acknowledged themselves show which of our paths still work.
+    fn on_duplicate(&mut self, cx: &mut Cx<'_>) {
+        cx.stats.duplicates += 1;
+        self.ping |= self.in_flight == 0;
+    }
+
     fn heard(&mut self, now: Time) {
         self.last_heard = now;
         self.waiting_since = (self.in_flight > 0).then_some(now);
@@ -250,8 +261,8 @@ impl Conn {
         match self.acks.arrival(header.pn, header.span) {
             Arrival::New => {}
             Arrival::Duplicate => {
-                // The peer may miss our acknowledgements: answer at once, and not by the same path as before.
-                cx.stats.duplicates += 1;
+                // [ACK-1]
+                self.on_duplicate(cx);
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, true);
                 return;
             }
@@ -272,6 +283,7 @@ impl Conn {
             Ok(()) => {
                 self.heard(cx.now);
                 if refused.is_empty() {
+                    // [REL-11]
                     self.acks.received(header.pn);
                 } else {
                     self.acks.refused(header.pn, &refused);
@@ -305,6 +317,7 @@ impl Conn {
     }
 
     /// A packet without a checksum on a connection that agreed on them is a packet whose flags were corrupted.
+    // [W-8]
     fn must_have_checksum(&self, packet_flags: u8) -> bool {
         self.checksum && packet_flags & flags::CHECKSUM == 0
     }
@@ -319,6 +332,7 @@ impl Conn {
         refused: &mut Vec<(Seq, Refusal)>,
     ) -> Result<(), Fault> {
         for frame in frames {
+            // [W-11]
             match frame? {
                 Frame::Fragment { message, total, offset, header, payload } => {
                     self.last_used = cx.now;
@@ -328,14 +342,14 @@ impl Conn {
                             cx.stats.messages_received += 1;
                             cx.stats.message_bytes_received += u64::from(len);
                         }
-                        Taken::Duplicate => cx.stats.duplicates += 1,
+                        Taken::Duplicate => self.on_duplicate(cx),
                         Taken::Refused(refusal) => {
                             if refused.len() == crate::acks::MAX_PIECES {
+                                // [W-21]
                                 return Err(Fault::Violation);
                             }
                             refused.push((message, refusal));
                         }
-                        Taken::Crowded => return Err(Fault::Crowded),
                         Taken::Violation => return Err(Fault::Violation),
                     }
                 }
@@ -377,7 +391,6 @@ impl Conn {
 enum Fault {
     Malformed,
     Violation,
-    Crowded,
 }
 
 impl Fault {
@@ -385,7 +398,6 @@ impl Fault {
         match self {
             Fault::Malformed => stats.rx_malformed += 1,
             Fault::Violation => stats.rx_violations += 1,
-            Fault::Crowded => stats.rx_refused += 1,
         }
     }
 }

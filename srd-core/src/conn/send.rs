@@ -22,7 +22,7 @@ const COPY_BELOW: u32 = 512;
 const MAX_SEGMENTS: usize = 64;
 
 /// Packet numbers that only probes may use, so that a full window does not silence them.
-const PROBE_NUMBERS: u32 = 32;
+pub(super) const PROBE_NUMBERS: u32 = 32;
 
 /// Where packets go.
 #[derive(Clone, Copy, Debug)]
@@ -42,16 +42,20 @@ enum Load {
     Ping(usize),
 }
 
+/// Whether the pieces of a packet are also in another one whose fate is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum CopyOf {
+    Original,
+    Probe,
+}
+
 impl Conn {
     /// Whether data waits and may leave as soon as the pacer allows.
     fn may_send_data(&self, outbox: &Outbox) -> bool {
-        if !self.confirmed
-            || !outbox.sendable(self.remote.message_window)
-            || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window
-        {
+        if !self.confirmed || !outbox.sendable() || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             return false;
         }
-        if self.backoff > 0 {
+        if self.backoff > 0 && self.in_flight > 0 {
             return false;
         }
         // One packet may always be out. Retransmissions may overshoot a little, so that new data cannot hold them up.
@@ -61,8 +65,7 @@ impl Conn {
 
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
     pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
-        let numbers = self.sent.len() + 1 < self.remote.packet_window;
-        if numbers && (matches!(self.tail_probe, TailProbe::Due(_)) || self.ping) {
+        if matches!(self.tail_probe, TailProbe::Due(_)) || self.ping {
             return cx.now;
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
@@ -84,20 +87,23 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) -> bool {
-        let numbers = self.sent.len() + 1 < self.remote.packet_window;
-        if let TailProbe::Due(left) = self.tail_probe
-            && numbers
-        {
+        if self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
+            // Room for new packets is worth more than the memory of lost ones.
+            self.sent.forget(cx.now);
+        }
+        if self.wants_probe(cx, outbox) {
+            self.make_number(cx, outbox);
+        }
+        if let TailProbe::Due(left) = self.tail_probe {
             self.tail_probe = if left > 1 { TailProbe::Due(left - 1) } else { TailProbe::Done };
             self.send_tail_probe(cx, route, outbox, upper, batch);
             return true;
         }
-        if numbers && let Some(path) = self.paths.take_probe(cx.now) {
+        if let Some(path) = self.paths.take_probe(cx.now) {
             self.send_ping(cx, route, path, self.datagram.into(), outbox, upper, batch);
             return true;
         }
-        if numbers
-            && outbox.live() > 0
+        if outbox.live() > 0
             && let Some(size) = self.take_grow_probe(cx.now)
         {
             let path = self.pick(cx, None);
@@ -113,7 +119,7 @@ impl Conn {
         } else if outbox.is_waiting() {
             self.round.limited = true;
         }
-        if self.ping && numbers {
+        if self.ping {
             self.ping = false;
             let path = self.pick(cx, None);
             self.send_ping(cx, route, path, 0, outbox, upper, batch);
@@ -126,6 +132,14 @@ impl Conn {
             return true;
         }
         false
+    }
+
+    /// Whether a packet other than data is to leave that needs a number.
+    fn wants_probe(&self, cx: &Cx<'_>, outbox: &Outbox) -> bool {
+        matches!(self.tail_probe, TailProbe::Due(_))
+            || self.ping
+            || self.paths.next_probe() <= cx.now
+            || (self.grow_at <= cx.now && outbox.live() > 0)
     }
 
     fn pick(&mut self, cx: &Cx<'_>, avoid: Option<u8>) -> u8 {
@@ -194,7 +208,10 @@ impl Conn {
         if self.acks.pending() && packets < MAX_SEGMENTS {
             let checksum = if self.checksum { CHECKSUM_LEN } else { 0 };
             let len = UNTRACKED_HEADER + checksum + self.acks.len();
-            if len <= segment && bytes as usize + len <= cx.config.max_burst as usize && bytes as usize % segment == 0 {
+            if len <= segment
+                && bytes as usize + len <= cx.config.max_burst as usize
+                && (bytes as usize).is_multiple_of(segment)
+            {
                 self.write_ack_packet(cx, upper, segment, batch);
             }
         }
@@ -274,7 +291,7 @@ impl Conn {
         } else {
             cx.stats.retransmits += 1;
         }
-        self.finish_packet(cx, path, pieces, flags::ACK_NOW, upper, batch);
+        self.finish_packet(cx, path, pieces, flags::ACK_NOW, CopyOf::Probe, upper, batch);
     }
 
     fn trailer(&self) -> usize {
@@ -285,6 +302,7 @@ impl Conn {
         let pn = self.sent.next();
         let header = DataHeader {
             flags: if self.checksum { flags::CHECKSUM } else { 0 },
+            // [REL-2]
             span: pn.since(self.sent.base()) as u16,
             cid: self.remote.cid,
             pn,
@@ -314,7 +332,6 @@ impl Conn {
     }
 
     /// Writes one tracked packet of at most `limit` bytes and returns its length.
-    #[expect(clippy::too_many_arguments, reason = "the packet's whole context, all from one caller")]
     fn write_packet<U: Upper>(
         &mut self,
         cx: &mut Cx<'_>,
@@ -344,8 +361,7 @@ impl Conn {
             Load::Data => {
                 while usize::from(pieces) < MAX_PIECES {
                     let room = limit.saturating_sub(batch.packet_len());
-                    let window = self.remote.message_window;
-                    let Some(cut) = outbox.cut(room, pieces == 0, full_room, window) else { break };
+                    let Some(cut) = outbox.cut(room, pieces == 0, full_room) else { break };
                     let header = upper.header(cut.token);
                     self.write_piece(&cut, header, upper, batch);
                     again |= cut.again;
@@ -372,10 +388,11 @@ impl Conn {
                 batch.pad(limit - len);
             }
         }
+        // [ACK-3]
         if again || !outbox.is_waiting() || self.in_flight + len as u64 >= self.cc.window() {
             set |= flags::ACK_NOW;
         }
-        self.finish_packet(cx, path, pieces, set, upper, batch)
+        self.finish_packet(cx, path, pieces, set, CopyOf::Original, upper, batch)
     }
 
     fn finish_packet<U: Upper>(
@@ -384,6 +401,7 @@ impl Conn {
         path: u8,
         pieces: u8,
         set: u8,
+        copy: CopyOf,
         upper: &U,
         batch: &mut TxBatch,
     ) -> usize {
@@ -402,6 +420,7 @@ impl Conn {
             bytes: len as u16,
             path,
             path_life: self.paths.get(path).life,
+            probe: copy == CopyOf::Probe,
             path_seq: self.paths.next_seq(path),
             delivered: self.delivered,
             delivered_at: self.delivered_at,
@@ -410,6 +429,7 @@ impl Conn {
         };
         let pn = self.sent.push(info, pieces);
         self.paths.on_sent(path, pn, len as u16);
+        // [CC-2]
         self.in_flight += len as u64;
         self.last_sent_at = cx.now;
         self.waiting_since.get_or_insert(cx.now);

@@ -201,10 +201,12 @@ impl<'a> Frames<'a> {
     fn decode(&mut self) -> Result<Option<Frame<'a>>, DecodeError> {
         let r = &mut self.reader;
         let kind = r.u8("frame type")?;
+        // [W-10, W-12]
         if !self.tracked && kind < ACK {
             return Err(DecodeError::FrameType(kind));
         }
         Ok(Some(match kind {
+            // [W-13]
             PADDING => {
                 if r.0.iter().any(|&b| b != 0) {
                     return Err(DecodeError::Value("padding"));
@@ -212,8 +214,10 @@ impl<'a> Frames<'a> {
                 r.0 = &[];
                 return Ok(None);
             }
+            // [W-14]
             WHOLE | PART => {
                 let header_len = usize::from(r.u8("header length")?);
+                // [W-16]
                 if header_len > MAX_HEADER {
                     return Err(DecodeError::Value("header length"));
                 }
@@ -222,6 +226,7 @@ impl<'a> Frames<'a> {
                 let (total, offset) =
                     if kind == WHOLE { (u32::from(len), 0) } else { (r.u32("total")?, r.u32("offset")?) };
                 let end = u64::from(offset) + u64::from(len);
+                // [W-15]
                 let blocky = offset % BLOCK == 0 && (u32::from(len) % BLOCK == 0 || end == u64::from(total));
                 if kind == PART && (len == 0 || u32::from(len) == total || end > u64::from(total) || !blocky) {
                     return Err(DecodeError::Value("fragment range"));
@@ -230,7 +235,9 @@ impl<'a> Frames<'a> {
                 let payload = r.bytes(len.into(), "payload")?;
                 Frame::Fragment { message, total, offset, header, payload }
             }
+            // [W-17]
             PING => Frame::Ping,
+            // [W-18]
             ACK => {
                 let paths = usize::from(r.u8("paths")?);
                 let words = usize::from(r.u16("words")?);
@@ -243,6 +250,7 @@ impl<'a> Frames<'a> {
                     paths: r.bytes(paths * 6, "path entries")?,
                 })
             }
+            // [W-19]
             REFUSE => {
                 let count = usize::from(r.u8("count")?);
                 let pn = Seq(r.u32("packet number")?);
@@ -252,6 +260,7 @@ impl<'a> Frames<'a> {
                 }
                 Frame::Refuse(Refuse { pn, entries })
             }
+            // [W-12]
             other => return Err(DecodeError::FrameType(other)),
         }))
     }

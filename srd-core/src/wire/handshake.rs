@@ -26,6 +26,8 @@ pub(crate) struct Hello {
     pub(crate) message_window: u32,
     /// Longest message it accepts.
     pub(crate) max_message: u32,
+    /// Messages of more than one packet that it keeps half delivered.
+    pub(crate) max_partials: u32,
     /// Number of its first packet.
     pub(crate) first_pn: Seq,
     /// Id of its first message.
@@ -44,6 +46,7 @@ impl Hello {
             self.packet_window,
             self.message_window,
             self.max_message,
+            self.max_partials,
             self.first_pn.0,
             self.first_message.0,
             self.max_ack_delay_us,
@@ -61,13 +64,18 @@ impl Hello {
             packet_window: r.u32("packet window")?,
             message_window: r.u32("message window")?,
             max_message: r.u32("max message")?,
+            max_partials: r.u32("max partials")?,
             first_pn: Seq(r.u32("first packet number")?),
             first_message: Seq(r.u32("first message id")?),
             max_ack_delay_us: r.u32("max ack delay")?,
         };
+        // [W-22]
         let window = |v: u32| v.is_power_of_two() && (64..=32768).contains(&v);
         if hello.max_datagram < crate::MIN_DATAGRAM {
             return Err(DecodeError::Value("max datagram"));
+        }
+        if hello.max_partials == 0 {
+            return Err(DecodeError::Value("max partials"));
         }
         if !window(hello.packet_window) || !window(hello.message_window) {
             return Err(DecodeError::Value("window"));
@@ -87,6 +95,7 @@ fn seal(out: &mut Vec<u8>) {
 }
 
 fn end<T>(r: Reader<'_>, value: T) -> Result<T, DecodeError> {
+    // [W-7]
     if r.is_empty() { Ok(value) } else { Err(DecodeError::Value("length")) }
 }
 

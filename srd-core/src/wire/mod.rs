@@ -3,10 +3,12 @@
 //! Decoding is total: any bytes give a value or a [`DecodeError`], never a panic, and what was accepted encodes to the same
 //! bytes again. All integers are big-endian. Nothing here knows connections or time.
 
+mod dissect;
 mod frame;
 mod handshake;
 mod packet;
 
+pub use dissect::{DissectError, dissect};
 pub(crate) use frame::{
     Ack, AckPath, BLOCK, Frame, Frames, MAX_ACK_PATHS, Refusal, Refuse, fragment_len, write_fragment_head, write_ping,
 };

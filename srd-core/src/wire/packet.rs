@@ -89,6 +89,7 @@ impl DataHeader {
         out.put(&b);
     }
 
+    // [W-9]
     fn decode(flags: u8, r: &mut Reader<'_>) -> Result<DataHeader, DecodeError> {
         Ok(DataHeader {
             flags,
@@ -128,14 +129,22 @@ pub(crate) fn encode_untracked(flags: u8, cid: u64, out: &mut impl Sink) {
 pub(crate) fn decode_packet(bytes: &[u8]) -> Result<Packet<'_>, DecodeError> {
     let mut r = Reader(bytes);
     let first = r.u8("first byte")?;
+    // [W-2]
     if first >> 4 != VERSION {
         return Err(DecodeError::Version(first >> 4));
     }
+    // [W-3]
     let kind = Kind::from_bits(first & 15)?;
     let flags = r.u8("flags")?;
+    // [W-4]
     if flags & !flags::ALL != 0 {
         return Err(DecodeError::Value("flags"));
     }
+    // [W-7]
+    if flags != flags::CHECKSUM && !matches!(kind, Kind::Tracked | Kind::Untracked) {
+        return Err(DecodeError::Value("flags of a control packet"));
+    }
+    // [W-6]
     if flags & flags::CHECKSUM != 0 {
         let (body, sum) = bytes.split_last_chunk::<CHECKSUM_LEN>().ok_or(DecodeError::Truncated("checksum"))?;
         if body.len() < 2 {
@@ -145,14 +154,13 @@ pub(crate) fn decode_packet(bytes: &[u8]) -> Result<Packet<'_>, DecodeError> {
             return Err(DecodeError::Checksum);
         }
         r = Reader(&body[2..]);
-    } else if !matches!(kind, Kind::Tracked | Kind::Untracked) {
-        return Err(DecodeError::Value("flags: control packets carry a checksum"));
     }
     match kind {
         Kind::Tracked => {
             let header = DataHeader::decode(flags, &mut r)?;
             Ok(Packet::Tracked(header, r.0))
         }
+        // [W-10]
         Kind::Untracked => Ok(Packet::Untracked { flags, cid: r.u64("connection id")?, frames: r.0 }),
         Kind::Init => Init::decode(r).map(Packet::Init),
         Kind::Retry => Retry::decode(r).map(Packet::Retry),

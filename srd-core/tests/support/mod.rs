@@ -1,5 +1,5 @@
 //! Two endpoints in memory, in virtual time: the smallest world that the core can live in.
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
