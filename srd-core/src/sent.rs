@@ -61,11 +61,30 @@ pub(crate) struct SentPackets {
     pieces: VecDeque<Piece>,
     /// Number of the first piece in `pieces`, counted from the start of the connection.
     pieces_base: u32,
+    /// `acked[(pn / 64) % len]`, bit `pn % 64`: acknowledged. Acknowledgements repeat all that lies beyond a gap, and this
+    /// tells the news from the rest, 64 packets at a time.
+    acked: Vec<u64>,
 }
 
 impl SentPackets {
-    pub(crate) fn new(first: Seq) -> SentPackets {
-        SentPackets { ring: SeqRing::new(first), pieces: VecDeque::new(), pieces_base: 0 }
+    /// Of a connection whose first packet has number `first`, with at most `window` (a power of two) packets remembered.
+    pub(crate) fn new(first: Seq, window: u32) -> SentPackets {
+        // Twice the window, so that no packet meets one that is still remembered.
+        let acked = vec![0; window as usize / 32];
+        SentPackets { ring: SeqRing::new(first), pieces: VecDeque::new(), pieces_base: 0, acked }
+    }
+
+    fn bit(&self, pn: Seq) -> (usize, u64) {
+        (pn.0 as usize / 64 & (self.acked.len() - 1), 1 << (pn.0 % 64))
+    }
+
+    /// Which of the 64 packets from `first` on are known to be acknowledged, lowest first. Says nothing of packets that
+    /// are not remembered.
+    pub(crate) fn acked_word(&self, first: Seq) -> u64 {
+        let shift = first.0 % 64;
+        let (word, _) = self.bit(first);
+        let low = self.acked[word] >> shift;
+        if shift == 0 { low } else { low | self.acked[(word + 1) & (self.acked.len() - 1)] << (64 - shift) }
     }
 
     /// Number of the next packet.
@@ -92,6 +111,8 @@ impl SentPackets {
     /// Ends the packet that is being written, with the last `pieces` added pieces in it.
     pub(crate) fn push(&mut self, info: SentInfo, pieces: u8) -> Seq {
         let end = self.pieces_base.wrapping_add(self.pieces.len() as u32);
+        let (word, bit) = self.bit(self.ring.next());
+        self.acked[word] &= !bit;
         self.ring.push(Sent {
             at: info.at,
             fate: Fate::InFlight,
@@ -115,6 +136,10 @@ impl SentPackets {
 
     pub(crate) fn set_fate(&mut self, pn: Seq, fate: Fate) {
         self.ring.get_mut(pn).expect("fate of a known packet").fate = fate;
+        if fate == Fate::Acked {
+            let (word, bit) = self.bit(pn);
+            self.acked[word] |= bit;
+        }
     }
 
     /// The pieces of a packet.
@@ -142,6 +167,46 @@ impl SentPackets {
             self.pieces.drain(..usize::from(sent.pieces));
             self.pieces_base = self.pieces_base.wrapping_add(sent.pieces.into());
             self.ring.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acked_word_knows_every_packet_across_the_wrap() {
+        let first = Seq(u32::MAX - 100);
+        let mut sent = SentPackets::new(first, 64);
+        let info = SentInfo {
+            at: Time::ZERO,
+            bytes: 100,
+            path: 0,
+            path_life: 0,
+            probe: false,
+            path_seq: 0,
+            delivered: 0,
+            delivered_at: Time::ZERO,
+            first_sent_at: Time::ZERO,
+            app_limited: false,
+        };
+        for i in 0..1000 {
+            let pn = sent.push(info, 0);
+            if i % 3 == 0 {
+                sent.set_fate(pn, Fate::Acked);
+            }
+            let word = sent.acked_word(sent.base());
+            for k in 0..sent.len() {
+                let acked = sent.get(sent.base().plus(k)).is_some_and(|s| s.fate == Fate::Acked);
+                assert_eq!(word >> k & 1 == 1, acked, "packet {k} of {i}");
+            }
+            if sent.len() == 64 {
+                for k in 0..32 {
+                    sent.set_fate(first.plus(i - 63 + k), Fate::Acked);
+                }
+                sent.forget(Time::ZERO);
+            }
         }
     }
 }

@@ -104,8 +104,9 @@ impl Conn {
             }
             pn = pn.plus(1);
         }
-        for (i, mut word) in ack.words().enumerate() {
+        for (i, word) in ack.words().enumerate() {
             let first = ack.cumulative.plus(64 * i as u32);
+            let mut word = word & !self.sent.acked_word(first);
             while word != 0 {
                 let pn = first.plus(word.trailing_zeros());
                 word &= word - 1;

@@ -135,7 +135,7 @@ impl Conn {
             full_datagram: datagram,
             large_lost: 0,
             grow_at: Time::NEVER,
-            sent: SentPackets::new(local.first_pn),
+            sent: SentPackets::new(local.first_pn, remote.packet_window),
             paths: PathSet::new(config, rng),
             rtt: Rtt::new(config.initial_rtt),
             residence: Rtt::new(Span::ZERO),
