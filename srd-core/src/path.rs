@@ -47,6 +47,8 @@ pub(crate) struct Path {
     lost: u64,
     ce: u64,
     replaced: u32,
+    /// How often its port has been given up in a row.
+    failures: u32,
 }
 
 impl Path {
@@ -72,6 +74,7 @@ impl Path {
             lost: 0,
             ce: 0,
             replaced: 0,
+            failures: 0,
         }
     }
 
@@ -81,7 +84,6 @@ impl Path {
             if let Some(s) = sent.get(pn)
                 && s.fate == Fate::InFlight
                 && s.path == index
-                && s.path_life == self.life
             {
                 return Some((pn, s));
             }
@@ -105,7 +107,9 @@ pub(crate) struct RoundSignal {
 pub(crate) struct PathSet {
     paths: Vec<Path>,
     pool: u16,
-    quarantine: Vec<(SourcePort, Time)>,
+    /// Ports that were given up.
+    retired: Vec<Retired>,
+    next_revival: Time,
     scratch: Vec<Span>,
     rng: Xoshiro256PlusPlus,
     reorder_packets: u32,
@@ -117,8 +121,19 @@ pub(crate) struct PathSet {
 
 /// Rounds after which a step of leniency towards reordering is taken back (RFC 8985 decays it after 16 recoveries).
 const LENIENT_ROUNDS: u32 = 16;
-/// First rest of a source port that was given up. Long against any rerouting in the fabric.
-const QUARANTINE: Span = Span::from_secs(2);
+/// A source port that was given up, and is tried again.
+#[derive(Clone, Copy, Debug)]
+struct Retired {
+    port: SourcePort,
+    until: Time,
+    /// How often it has been given up in a row.
+    failures: u32,
+}
+
+/// First rest of a source port that was given up; doubles with each failure. Long against rerouting in the fabric.
+const QUARANTINE: Span = Span::from_secs(1);
+/// Retired ports are tried again at most this often, so that a spine that is still dead costs little.
+const REVIVAL_PAUSE: Span = Span::from_millis(20);
 /// Bursts on an unproven path have at most so many packets.
 pub(crate) const UNPROVEN_PACKETS: usize = 2;
 
@@ -136,7 +151,8 @@ impl PathSet {
         PathSet {
             paths,
             pool: config.path_pool,
-            quarantine: Vec::new(),
+            retired: Vec::new(),
+            next_revival: Time::ZERO,
             scratch: Vec::new(),
             rng,
             reorder_packets: config.reorder_packets.into(),
@@ -248,6 +264,7 @@ impl PathSet {
         path.in_flight = path.in_flight.saturating_sub(s.bytes.into());
         path.state = PathState::Good;
         path.timeouts = 0;
+        path.failures = 0;
         path.probe_at = Time::NEVER;
         if path.acked.is_none_or(|(seq, _)| (s.path_seq.wrapping_sub(seq) as i32) > 0) {
             path.acked = Some((s.path_seq, s.at));
@@ -372,11 +389,9 @@ impl PathSet {
 
     /// Gives the path a fresh source port, if there is one to spare, and collects what was out on the old one.
     pub(crate) fn replace(&mut self, index: u8, now: Time, config: &CheckedConfig, lost: &mut Vec<Seq>) {
-        self.quarantine.retain(|&(_, until)| until > now);
-        let old = self.paths[usize::from(index)].port;
         let fresh = (0..32)
             .map(|_| SourcePort(self.rng.random_range(0..self.pool)))
-            .find(|p| self.paths.iter().all(|path| path.port != *p) && self.quarantine.iter().all(|(q, _)| q != p));
+            .find(|p| self.paths.iter().all(|path| path.port != *p) && self.retired.iter().all(|r| r.port != *p));
         let Some(fresh) = fresh else {
             // No port to spare: keep this one and go on probing it, less and less often.
             let path = &mut self.paths[usize::from(index)];
@@ -386,17 +401,60 @@ impl PathSet {
             self.next_probe = self.next_probe.min(path.probe_at);
             return;
         };
-        self.quarantine.push((old, now + QUARANTINE));
-        let path = &mut self.paths[usize::from(index)];
-        let old = std::mem::replace(path, Path::new(fresh, config));
-        path.rtt = Rtt::new(old.rtt.srtt());
-        path.life = old.life.wrapping_add(1);
-        path.replaced = old.replaced + 1;
-        path.outstanding = old.outstanding;
+        let path = &self.paths[usize::from(index)];
+        let (port, failures) = (path.port, path.failures + 1);
+        self.retired.push(Retired { port, until: now + QUARANTINE * (1 << failures.min(7)) / 2, failures });
+        let path = self.give_port(index, fresh, config.initial_rtt);
         lost.extend(path.outstanding.drain(..));
-        path.last_ce = old.last_ce;
-        (path.packets, path.bytes, path.lost, path.ce) = (old.packets, old.bytes, old.lost, old.ce);
+        path.replaced += 1;
         self.replaced += 1;
+    }
+
+    /// The slot begins a new life on another port.
+    fn give_port(&mut self, index: u8, port: SourcePort, initial_rtt: Span) -> &mut Path {
+        let path = &mut self.paths[usize::from(index)];
+        path.port = port;
+        path.life = path.life.wrapping_add(1);
+        path.state = PathState::Unproven;
+        path.rtt = Rtt::new(if path.rtt.is_sampled() { path.rtt.srtt() } else { initial_rtt });
+        (path.in_flight, path.acked, path.round_queue) = (0, None, None);
+        (path.timeouts, path.failures, path.leniency, path.probe_at) = (0, 0, 0, Time::NEVER);
+        path
+    }
+
+    /// Tries a port that was given up again, if its rest is over, in place of the slowest path.
+    pub(crate) fn revive(&mut self, now: Time, rate: f64) {
+        if self.retired.is_empty() || now < self.next_revival {
+            return;
+        }
+        self.next_revival = now + REVIVAL_PAUSE;
+        let Some(rested) = self.retired.iter().position(|r| r.until <= now) else { return };
+        let good = (0..self.paths.len() as u16).map(|i| i as u8).filter(|&i| self.get(i).state == PathState::Good);
+        let Some(slowest) = good.max_by(|&a, &b| self.score(a, now, rate).total_cmp(&self.score(b, now, rate))) else {
+            return;
+        };
+        let retired = self.retired.swap_remove(rested);
+        let initial = self.get(slowest).rtt.srtt();
+        let path = self.give_port(slowest, retired.port, initial);
+        path.failures = retired.failures;
+        path.probe_at = now;
+        self.next_probe = self.next_probe.min(now);
+    }
+
+    /// Collects packets of all paths that should have arrived before something that was sent at `newest` did, given what
+    /// is known of each path's delay and its variation, `whole` being the connection's.
+    pub(crate) fn overdue(&mut self, newest: Time, whole: &Rtt, slack: Span, sent: &SentPackets, lost: &mut Vec<Seq>) {
+        for i in 0..self.paths.len() {
+            let path = &mut self.paths[i];
+            let slower = path.rtt.srtt() - whole.min();
+            let lenient = path.rtt.srtt() / 8 * u64::from(path.leniency);
+            let allowed = slower + path.rtt.var().max(whole.var()) * 4 + lenient + slack;
+            let Some((_, oldest)) = path.oldest(i as u8, sent) else { continue };
+            if newest.since(oldest.at) > allowed {
+                let late = |pn: &Seq| sent.get(*pn).is_none_or(|s| newest.since(s.at) > allowed);
+                lost.extend(path.outstanding.iter().copied().take_while(late));
+            }
+        }
     }
 
     /// When the next suspect path wants a probe.

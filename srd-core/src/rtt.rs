@@ -36,6 +36,11 @@ impl Rtt {
         self.srtt
     }
 
+    /// Variation (RFC 6298).
+    pub(crate) fn var(&self) -> Span {
+        self.var
+    }
+
     /// Smallest RTT of the last 5 to 10 seconds; the assumed RTT before the first sample.
     pub(crate) fn min(&self) -> Span {
         self.min.get().unwrap_or(self.srtt)

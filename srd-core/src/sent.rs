@@ -31,12 +31,6 @@ pub(crate) struct Sent {
     pub(crate) path_seq: u32,
     pieces: u8,
     first_piece: u32,
-    /// Connection's delivered bytes, and when the last of them were acknowledged, when this packet was sent (for rate samples).
-    pub(crate) delivered: u64,
-    pub(crate) delivered_at: Time,
-    /// When the first packet of the flight was sent whose acknowledgement `delivered_at` is.
-    pub(crate) first_sent_at: Time,
-    pub(crate) app_limited: bool,
 }
 
 /// What the connection adds to a packet when it has been written.
@@ -48,10 +42,6 @@ pub(crate) struct SentInfo {
     pub(crate) path_life: u32,
     pub(crate) probe: bool,
     pub(crate) path_seq: u32,
-    pub(crate) delivered: u64,
-    pub(crate) delivered_at: Time,
-    pub(crate) first_sent_at: Time,
-    pub(crate) app_limited: bool,
 }
 
 /// See the module documentation.
@@ -123,10 +113,6 @@ impl SentPackets {
             path_seq: info.path_seq,
             pieces,
             first_piece: end.wrapping_sub(pieces.into()),
-            delivered: info.delivered,
-            delivered_at: info.delivered_at,
-            first_sent_at: info.first_sent_at,
-            app_limited: info.app_limited,
         })
     }
 

@@ -30,9 +30,13 @@ pub(super) struct Delay {
     rate: f64,
     window: f64,
     base: Span,
+    /// What the hosts add to a round trip.
+    host: Span,
     startup: bool,
-    /// Largest delivery rate per round, newest first.
+    /// Delivery rates of the last rounds, newest first.
     bw: [f64; BW_ROUNDS],
+    /// That of the round under way, so far.
+    current_bw: f64,
     full_bw: f64,
     full_rounds: u32,
     /// The last queueing delays, for the per-acknowledgement check of start-up.
@@ -53,8 +57,10 @@ impl Delay {
             rate: config.max_rate as f64,
             window,
             base,
+            host: Span::ZERO,
             startup: true,
             bw: [0.0; BW_ROUNDS],
+            current_bw: 0.0,
             full_bw: 0.0,
             full_rounds: 0,
             recent: [Span::ZERO; 4],
@@ -79,12 +85,12 @@ impl Delay {
     fn set_rate(&mut self, rate: f64) {
         self.rate = rate.clamp((self.packet_rate() * MIN_PACKETS_PER_RTT).min(self.max_rate), self.max_rate);
         let burst = (self.rate * self.burst_time.as_secs_f64()).min(self.max_burst);
-        self.window = self.rate * (self.base + self.target()).as_secs_f64() + 2.0 * burst;
+        self.window = self.rate * (self.base + self.target() + self.host).as_secs_f64() + 2.0 * burst;
     }
 
     fn leave_startup(&mut self) {
         self.startup = false;
-        let delivered = self.bw[0].max(self.bw[1]);
+        let delivered = self.bw[0].max(self.current_bw);
         let fallback = self.window / 2.0 / self.base.as_secs_f64().max(1e-9);
         self.set_rate(if delivered > 0.0 { delivered } else { fallback });
     }
@@ -93,11 +99,8 @@ impl Delay {
 impl Controller for Delay {
     fn on_ack(&mut self, ack: &AckSample) {
         self.base = ack.min_rtt;
-        if let Some(rate) = ack.delivery_rate
-            && (!ack.app_limited || rate > self.bw_max())
-        {
-            self.bw[0] = self.bw[0].max(rate);
-        }
+        self.host = ack.host_delay;
+        self.current_bw = ack.delivery_rate.unwrap_or(0.0);
         if let Some(q) = ack.queue_delay {
             self.recent.rotate_right(1);
             self.recent[0] = q;
@@ -109,17 +112,20 @@ impl Controller for Delay {
         let queue = self.recent[..self.recent_len].iter().min().copied().unwrap_or(Span::ZERO);
         if self.recent_len == 4 && queue > self.target() {
             self.leave_startup();
-        } else if !ack.app_limited {
-            let cap = self.max_rate * (self.base + self.target()).as_secs_f64();
+        } else if ack.limited {
+            let cap = self.max_rate * (self.base + self.target() + self.host).as_secs_f64();
             self.window = (self.window + ack.acked as f64).min(cap.max(self.mtu));
         }
     }
 
     fn on_round(&mut self, round: &RoundSample) {
-        let bw = self.bw[0].max(self.bw[1]);
-        let bw_max = self.bw_max();
+        self.host = round.host_delay;
+        self.current_bw = 0.0;
+        // A round in which there was little to send shows only what could be delivered at least.
+        let bw = if round.limited { round.delivery_rate } else { round.delivery_rate.max(self.bw[0]) };
         self.bw.rotate_right(1);
-        self.bw[0] = 0.0;
+        self.bw[0] = bw;
+        let bw_max = self.bw_max();
         if self.startup {
             if round.loss > LOSS_CONGESTION || round.marked {
                 self.leave_startup();

@@ -16,12 +16,14 @@ pub(crate) struct AckSample {
     pub(crate) acked: u64,
     /// Queueing delay of the newest packet on its path, where it was measured.
     pub(crate) queue_delay: Option<Span>,
-    /// Delivery rate over the flight of the newest packet, bytes per second.
+    /// Delivery rate of the round so far, bytes per second, if that has lasted long enough to tell.
     pub(crate) delivery_rate: Option<f64>,
-    /// Whether the sender had less to send than it was allowed when that packet left.
-    pub(crate) app_limited: bool,
+    /// Whether rate or window held the sender back in this round or the last one.
+    pub(crate) limited: bool,
     /// Smallest RTT of the connection.
     pub(crate) min_rtt: Span,
+    /// What the hosts add to it.
+    pub(crate) host_delay: Span,
 }
 
 /// What a round trip's worth of acknowledgements says.
@@ -35,6 +37,10 @@ pub(crate) struct RoundSample {
     pub(crate) marked: bool,
     /// Whether rate or window held the sender back during this round.
     pub(crate) limited: bool,
+    /// Bytes acknowledged in it per second.
+    pub(crate) delivery_rate: f64,
+    /// What the hosts add to the round trip.
+    pub(crate) host_delay: Span,
 }
 
 /// A congestion controller.

@@ -1,7 +1,7 @@
 //! Acknowledgements, loss, and the timers that guard them.
 
 use super::send::PROBE_NUMBERS;
-use super::{Conn, Cx, Fault, TailProbe};
+use super::{Conn, Cx, Fault, Round, TailProbe};
 use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
 use crate::rtt::Rtt;
@@ -17,10 +17,12 @@ const LARGE_LOST: u32 = 8;
 const PLATEAUS: [u16; 4] = [4400, 1400, 1200, crate::MIN_DATAGRAM];
 /// Pause before a larger datagram is tried again.
 const GROW_PAUSE: Span = Span::from_secs(10);
+/// Bound of what is believed of the hosts' part in the round trip.
+const MAX_HOST_DELAY: Span = Span::from_millis(5);
 /// Probes per retransmission timeout while nothing is acknowledged.
 const PROBES_PER_TIMEOUT: u32 = 2;
 /// Timeouts in a row after which silence counts as congestion. The first may be a peer that was not scheduled.
-const CONGESTED_TIMEOUTS: u32 = 2;
+pub(super) const CONGESTED_TIMEOUTS: u32 = 2;
 /// Packets that are given up at once when a probe needs a number and the window is used up.
 const GIVEN_UP: u32 = 8;
 /// How long packets that were declared lost are remembered, in retransmission timeouts: until then a late
@@ -46,19 +48,19 @@ impl Conn {
     fn rto(&self, cx: &Cx<'_>) -> impl Fn(&Rtt) -> Span + use<> {
         let (min, max, g) = (cx.config.rto_min, cx.config.rto_max, cx.granularity);
         let (ack_delay, shift) = (self.peer_ack_delay(), self.backoff.min(16));
-        let whole = self.rtt;
+        let whole = self.rtt.timeout(g);
         move |rtt| {
-            let rtt = if rtt.is_sampled() { rtt } else { &whole };
-            // One sample from a peer that was stalled must not let the path wait for seconds.
-            let most = max.max(whole.timeout(g) + ack_delay);
-            let first = (rtt.timeout(g) + ack_delay).min(most).max(min);
+            // Over many paths, what a path knows of itself is old news; and one sample of a peer that was stalled must not
+            // let it wait for seconds.
+            let own = if rtt.is_sampled() { rtt.timeout(g).clamp(whole, max.max(whole)) } else { whole };
+            let first = (own + ack_delay).max(min);
             (first * (1 << shift)).min(max.max(first))
         }
     }
 
     fn peer_ack_delay(&self) -> Span {
         let promised = Span::from_micros(self.remote.max_ack_delay_us.min(100_000).into());
-        promised.max(self.residence.timeout(Span::ZERO))
+        promised.max(self.host.timeout(Span::ZERO))
     }
 
     pub(super) fn handle_ack<U: Upper>(
@@ -85,7 +87,7 @@ impl Conn {
             if let (Some(&s), Some(residence)) = (sent, entry.residence) {
                 // [ACK-7]
                 let rtt = at.since(s.at) - residence;
-                self.residence.sample(cx.now, residence);
+                self.host.sample(cx.now, cx.now.since(s.at) - rtt);
                 self.rtt.sample(cx.now, rtt);
                 let queue = self.paths.on_rtt(cx.now, &s, rtt);
                 self.round.recent_queue.rotate_right(1);
@@ -98,10 +100,8 @@ impl Conn {
         let mut pn = self.sent.base();
         while pn.is_before(ack.cumulative) {
             // [ACK-6]
-            // The receiver's base passes packets that it received, and those that we gave up.
-            if self.sent.get(pn).is_some_and(|s| s.fate == Fate::InFlight) {
-                self.cover(cx, pn, &mut covered, outbox, upper);
-            }
+            // The receiver's base passes packets that it received, and those that we told it to give up: those before ours.
+            self.cover(cx, pn, &mut covered, outbox, upper);
             pn = pn.plus(1);
         }
         for (i, word) in ack.words().enumerate() {
@@ -202,20 +202,18 @@ impl Conn {
         self.tail_probe = TailProbe::Idle;
         self.adapt_datagram(cx, covered);
 
-        self.delivered += covered.bytes;
-        self.delivered_at = at;
-        self.first_sent_at = newest.at;
-        let sending = newest.at.since(newest.first_sent_at);
-        let receiving = at.since(newest.delivered_at);
-        let interval = sending.max(receiving).as_secs_f64();
-        let delivery_rate = (interval > 0.0).then(|| (self.delivered - newest.delivered) as f64 / interval);
+        self.newest_acked_at = self.newest_acked_at.max(newest.at);
         self.round.acked += covered.packets;
+        self.round.bytes += covered.bytes;
+        let elapsed = at.since(self.round.start);
+        let lasted = elapsed >= self.rtt.min();
         self.cc.on_ack(&AckSample {
             acked: covered.bytes,
             queue_delay,
-            delivery_rate,
-            app_limited: newest.app_limited,
+            delivery_rate: lasted.then(|| self.round.bytes as f64 / elapsed.as_secs_f64().max(1e-9)),
+            limited: self.round.limited || self.round.was_limited,
             min_rtt: self.rtt.min(),
+            host_delay: self.host_delay(),
         });
 
         for (w, mut bits) in covered.paths.into_iter().enumerate() {
@@ -227,9 +225,13 @@ impl Conn {
             }
         }
         self.declare_lost(cx, LossCause::Overtaken, outbox);
+        if cx.now >= self.next_scan {
+            self.next_scan = cx.now + self.rtt.srtt() / 4;
+            self.find_overdue(cx, outbox);
+        }
         self.forget(cx);
-        if covered.round_over {
-            self.end_round();
+        if covered.round_over && elapsed >= self.rtt.srtt().max(cx.config.target_delay) {
+            self.end_round(at);
         }
     }
 
@@ -254,19 +256,45 @@ impl Conn {
         self.sent.forget(cx.now);
     }
 
-    fn end_round(&mut self) {
+    /// How long a packet is in flight beyond what the network takes: the peer's host sits on it, and ours on the
+    /// acknowledgement. Bounded, so that a host that stalls does not open the window for ever.
+    fn host_delay(&self) -> Span {
+        (self.host.srtt() + self.host.var() * 2).min(MAX_HOST_DELAY)
+    }
+
+    /// Packets whose acknowledgement is overdue by the clock of acknowledgements: something sent so much later on another
+    /// path has arrived that they should have, too. Faster than the timeout, and deaf to stalls of either host.
+    fn find_overdue(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
+        let slack = cx.config.reorder_time;
+        self.paths.overdue(self.newest_acked_at, &self.rtt, slack, &self.sent, &mut self.lost_scratch);
+        if !self.lost_scratch.is_empty() {
+            self.blame(cx);
+            self.declare_lost(cx, LossCause::DeadPath, outbox);
+        }
+    }
+
+    fn end_round(&mut self, at: Time) {
         let signal = self.paths.end_round();
         let round = &mut self.round;
         // A round of few samples says little: take the least of the last four, so that noise does not pass for a queue.
         let queue_delay = if round.samples < 4 { round.recent_queue.iter().min().copied() } else { signal.queue_delay };
         self.cc.on_round(&RoundSample {
             queue_delay,
-            loss: f64::from(round.lost) / f64::from((round.lost + round.acked).max(1)),
+            // What dead paths swallow is no congestion, unless most of what was sent is gone: then it is no path.
+            loss: round.loss_share(if round.is_disaster() { round.dead } else { 0 }),
             marked: signal.marked,
             limited: round.limited,
+            delivery_rate: round.bytes as f64 / at.since(round.start).as_secs_f64().max(1e-9),
+            host_delay: (self.host.srtt() + self.host.var() * 2).min(MAX_HOST_DELAY),
         });
-        round.end = self.sent.next();
-        (round.acked, round.lost, round.samples, round.limited) = (0, 0, 0, false);
+        let was_limited = round.limited;
+        *round = Round {
+            end: self.sent.next(),
+            start: at,
+            was_limited,
+            recent_queue: round.recent_queue,
+            ..Round::default()
+        };
     }
 
     fn declare_lost(&mut self, cx: &mut Cx<'_>, cause: LossCause, outbox: &mut Outbox) {
@@ -281,8 +309,9 @@ impl Conn {
             self.paths.on_lost(&s);
             self.lost_on = Some(s.path);
             cx.stats.lost_packets += 1;
-            if cause == LossCause::Overtaken {
-                self.round.lost += 1;
+            match cause {
+                LossCause::Overtaken => self.round.lost += 1,
+                LossCause::DeadPath => self.round.dead += 1,
             }
             if self.is_large(s.bytes) {
                 self.large_lost = self.large_lost.saturating_add(1);
@@ -364,26 +393,7 @@ impl Conn {
 
     fn on_timeout(&mut self, cx: &mut Cx<'_>, rto: impl Fn(&Rtt) -> Span, outbox: &mut Outbox) {
         self.paths.expired(cx.now, &self.sent, &rto, &mut self.lost_scratch);
-        let mut blamed = [0u64; 4];
-        let mut lost = std::mem::take(&mut self.lost_scratch);
-        for i in 0..lost.len() {
-            let Some(s) = self.sent.get(lost[i]) else { continue };
-            let (word, bit) = (usize::from(s.path / 64), 1u64 << (s.path % 64));
-            if blamed[word] & bit != 0 {
-                continue;
-            }
-            // What was sent later on other paths has arrived: it is this path, not the peer.
-            if self.paths.others_alive(s.path, s.at) {
-                blamed[word] |= bit;
-                let (path, life) = (s.path, s.path_life);
-                if self.paths.get(path).life == life {
-                    self.paths.on_silence(path, cx.now, cx.config, &mut lost);
-                }
-            }
-        }
-        let sent = &self.sent;
-        lost.retain(|&pn| sent.get(pn).is_some_and(|s| blamed[usize::from(s.path / 64)] & (1 << (s.path % 64)) != 0));
-        self.lost_scratch = lost;
+        self.blame(cx);
         if self.lost_scratch.is_empty() {
             // The peer is silent altogether. That proves no loss: it may not have been scheduled. Ask, with what is
             // oldest, and ask less and less often; the answer will tell what was lost.
@@ -402,6 +412,27 @@ impl Conn {
             self.loss_at = self.paths.next_timeout(&self.sent, rto).max(cx.now + cx.granularity);
         }
         self.forget(cx);
+        cx.stats.paths_replaced += self.paths.take_replaced();
+    }
+
+    /// Of the packets that are collected as silent, keeps those whose path is to blame, because what was sent later on
+    /// others has arrived; the path pays for it, unless most packets of this round are gone: then it is no matter of paths.
+    fn blame(&mut self, cx: &mut Cx<'_>) {
+        let mut lost = std::mem::take(&mut self.lost_scratch);
+        let mut blamed = [0u64; 4];
+        for i in 0..lost.len() {
+            let Some(&s) = self.sent.get(lost[i]) else { continue };
+            let (word, bit) = (usize::from(s.path / 64), 1u64 << (s.path % 64));
+            if blamed[word] & bit == 0 && self.paths.others_alive(s.path, s.at) {
+                blamed[word] |= bit;
+                if !self.round.is_disaster() && self.paths.get(s.path).life == s.path_life {
+                    self.paths.on_silence(s.path, cx.now, cx.config, &mut lost);
+                }
+            }
+        }
+        let sent = &self.sent;
+        lost.retain(|&pn| sent.get(pn).is_some_and(|s| blamed[usize::from(s.path / 64)] & (1 << (s.path % 64)) != 0));
+        self.lost_scratch = lost;
         cx.stats.paths_replaced += self.paths.take_replaced();
     }
 

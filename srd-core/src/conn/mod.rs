@@ -60,16 +60,16 @@ pub(crate) struct Conn {
     sent: SentPackets,
     paths: PathSet,
     rtt: Rtt,
-    /// How long the peer sits on packets before it acknowledges them.
-    residence: Rtt,
+    /// What the hosts add to the round trip: how long the peer sits on packets before it acknowledges them, and our own
+    /// loop on the acknowledgement.
+    host: Rtt,
     cc: Box<dyn Controller>,
     pacer: Pacer,
     in_flight: u64,
-    delivered: u64,
-    delivered_at: Time,
-    first_sent_at: Time,
-    /// Packets sent while `delivered` is below this left when there was little to send.
-    app_limited_until: u64,
+    /// When the latest-sent packet that was acknowledged was sent.
+    newest_acked_at: Time,
+    /// When to look for overdue packets again.
+    next_scan: Time,
     round: Round,
     /// The path that lost what waits to be sent again.
     lost_on: Option<u8>,
@@ -94,15 +94,37 @@ pub(crate) struct Conn {
     pub(crate) last_used: Time,
 }
 
-#[derive(Debug)]
+/// About a round trip's worth of acknowledgements.
+#[derive(Debug, Default)]
 struct Round {
+    start: Time,
     /// The round ends when this packet or a later one is acknowledged.
     end: Seq,
+    /// Packets acknowledged, lost on paths that work, and lost on paths that are silent; bytes acknowledged.
     acked: u32,
     lost: u32,
+    dead: u32,
+    bytes: u64,
+    /// Whether rate or window held us back, in this round and in the last one.
     limited: bool,
+    was_limited: bool,
     samples: u32,
+    /// The last queueing delays, across rounds.
     recent_queue: [Span; 4],
+}
+
+impl Round {
+    /// Share of lost packets, with `dead` of those on silent paths.
+    fn loss_share(&self, dead: u32) -> f64 {
+        let lost = self.lost + dead;
+        f64::from(lost) / f64::from((lost + self.acked).max(1))
+    }
+
+    /// So much is gone that it cannot be a matter of some paths. (Half of all spines may die at once; then one round is
+    /// mistaken for congestion.)
+    fn is_disaster(&self) -> bool {
+        self.loss_share(self.dead) > 0.5 && self.lost + self.dead > 4
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,22 +160,13 @@ impl Conn {
             sent: SentPackets::new(local.first_pn, remote.packet_window),
             paths: PathSet::new(config, rng),
             rtt: Rtt::new(config.initial_rtt),
-            residence: Rtt::new(Span::ZERO),
+            host: Rtt::new(Span::ZERO),
             cc: cc::new_controller(config, datagram),
             pacer: Pacer::default(),
             in_flight: 0,
-            delivered: 0,
-            delivered_at: cx.now,
-            first_sent_at: cx.now,
-            app_limited_until: 0,
-            round: Round {
-                end: local.first_pn,
-                acked: 0,
-                lost: 0,
-                limited: false,
-                samples: 0,
-                recent_queue: [Span::ZERO; 4],
-            },
+            newest_acked_at: Time::ZERO,
+            next_scan: Time::ZERO,
+            round: Round { end: local.first_pn, start: cx.now, ..Round::default() },
             lost_on: None,
             last_sent_at: cx.now,
             backoff: 0,

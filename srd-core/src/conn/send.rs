@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::loss::CONGESTED_TIMEOUTS;
 use super::{Conn, Cx, TailProbe};
 use crate::acks::{MAX_PIECES, MIN_ROOM};
 use crate::batch::TxBatch;
@@ -55,7 +56,7 @@ impl Conn {
         if !self.confirmed || !outbox.sendable() || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             return false;
         }
-        if self.backoff > 0 && self.in_flight > 0 {
+        if self.backoff >= CONGESTED_TIMEOUTS && self.in_flight > 0 {
             return false;
         }
         // One packet may always be out. Retransmissions may overshoot a little, so that new data cannot hold them up.
@@ -90,6 +91,9 @@ impl Conn {
         if self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             // Room for new packets is worth more than the memory of lost ones.
             self.sent.forget(cx.now);
+        }
+        if outbox.is_waiting() {
+            self.paths.revive(cx.now, self.cc.rate());
         }
         if self.wants_probe(cx, outbox) {
             self.make_number(cx, outbox);
@@ -221,9 +225,6 @@ impl Conn {
         self.pacer.on_sent(cx.now, bytes, rate, credit);
         if !outbox.has_again() {
             self.lost_on = None;
-        }
-        if !outbox.is_waiting() && self.in_flight < window {
-            self.app_limited_until = self.delivered + self.in_flight;
         }
     }
 
@@ -411,10 +412,6 @@ impl Conn {
         }
         let len = batch.packet_len();
         batch.end_packet();
-        if self.in_flight == 0 {
-            self.first_sent_at = cx.now;
-            self.delivered_at = cx.now;
-        }
         let info = SentInfo {
             at: cx.now,
             bytes: len as u16,
@@ -422,10 +419,6 @@ impl Conn {
             path_life: self.paths.get(path).life,
             probe: copy == CopyOf::Probe,
             path_seq: self.paths.next_seq(path),
-            delivered: self.delivered,
-            delivered_at: self.delivered_at,
-            first_sent_at: self.first_sent_at,
-            app_limited: self.delivered < self.app_limited_until,
         };
         let pn = self.sent.push(info, pieces);
         self.paths.on_sent(path, pn, len as u16);
