@@ -172,8 +172,15 @@ impl Outbox {
     fn front(&self) -> Option<(bool, usize, u32)> {
         let of = |long: bool| {
             let queue = if long { &self.long } else { &self.short };
-            let reach = if long { LONG_IN_TURN } else { 1 };
-            let place = queue.iter().take(reach).position(|&slot| self.may_go_on(slot))?;
+            // Nearly always the first, and for short messages this is all that there is to look at.
+            let first = *queue.front()?;
+            if self.may_go_on(first) {
+                return Some((long, 0, first));
+            }
+            if !long {
+                return None;
+            }
+            let place = queue.iter().take(LONG_IN_TURN).position(|&slot| self.may_go_on(slot))?;
             Some((long, place, queue[place]))
         };
         of(self.serving_long).or_else(|| of(!self.serving_long))
@@ -189,7 +196,11 @@ impl Outbox {
         let over = self.turn >= TURN_BYTES;
         let queue = if long { &mut self.long } else { &mut self.short };
         if done {
-            queue.remove(place);
+            if place == 0 {
+                queue.pop_front();
+            } else {
+                queue.remove(place);
+            }
         } else if over && long {
             let slot = queue.remove(place).expect("it was served");
             queue.insert(queue.len().min(LONG_IN_TURN - 1), slot);
