@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -42,8 +43,9 @@ class Bench:
 
     def pair(self, place, server, client, limit):
         """Runs both sides; gives the client's output as JSON, and the cores that each side kept busy."""
-        options, begun = self.options, time.monotonic()
-        serving = self.start(place.server_ns, options.cores[1], server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        options = self.options
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        serving = self.start(place.server_ns, options.cores[1], server, **quiet)
         try:
             time.sleep(0.25)
             cpu, at = children_cpu(), time.monotonic()
@@ -58,10 +60,11 @@ class Bench:
             if run.returncode:
                 raise RuntimeError((err or out).strip()[-200:] or f"exit code {run.returncode}")
         finally:
-            serving.kill()
+            # Not Popen.kill, which would reap a server that has ended by itself, and its CPU use with it.
+            os.kill(serving.pid, signal.SIGKILL)
             _, _, usage = os.wait4(serving.pid, 0)
-            serving.returncode = -9
-        server_cpu = (usage.ru_utime + usage.ru_stime) / (time.monotonic() - begun)
+            serving.returncode = -signal.SIGKILL
+        server_cpu = (usage.ru_utime + usage.ru_stime) / (time.monotonic() - at)
         return json.loads(out), (min(client_cpu, 1.0), min(server_cpu, 1.0))
 
     def tool(self, name):

@@ -339,7 +339,7 @@ impl Outbox {
             }
             (None, None) => return false,
         };
-        let whole = fragment_len(out.header_len, false) + left as usize;
+        let whole = fragment_len(out.header_len, left == out.len) + left as usize;
         whole <= room || (whole > full_room && room >= full_room / 2)
     }
 
