@@ -137,9 +137,9 @@ fn ping_pong(c: &mut Criterion) {
         b.iter(|| {
             let before: Vec<_> = world.sides.iter().map(|(endpoint, _)| *endpoint.stats()).collect();
             for _ in 0..ROUNDS {
-                for from in 0..2 {
+                for (from, &peer) in peers.iter().enumerate() {
                     let out = Outbound { token: Token(0), header_len: 8, len: 64, rnr: RnrRetry::Forever };
-                    world.sides[from].0.send(world.now, peers[from], out).expect("room in the queue");
+                    world.sides[from].0.send(world.now, peer, out).expect("room in the queue");
                     world.hop(from);
                 }
             }

@@ -65,7 +65,7 @@ impl SentPackets {
     }
 
     fn bit(&self, pn: Seq) -> (usize, u64) {
-        (pn.0 as usize / 64 & (self.acked.len() - 1), 1 << (pn.0 % 64))
+        ((pn.0 as usize / 64) & (self.acked.len() - 1), 1 << (pn.0 % 64))
     }
 
     /// Which of the 64 packets from `first` on are known to be acknowledged, lowest first. Says nothing of packets that
@@ -165,18 +165,7 @@ mod tests {
     fn acked_word_knows_every_packet_across_the_wrap() {
         let first = Seq(u32::MAX - 100);
         let mut sent = SentPackets::new(first, 64);
-        let info = SentInfo {
-            at: Time::ZERO,
-            bytes: 100,
-            path: 0,
-            path_life: 0,
-            probe: false,
-            path_seq: 0,
-            delivered: 0,
-            delivered_at: Time::ZERO,
-            first_sent_at: Time::ZERO,
-            app_limited: false,
-        };
+        let info = SentInfo { at: Time::ZERO, bytes: 100, path: 0, path_life: 0, probe: false, path_seq: 0 };
         for i in 0..1000 {
             let pn = sent.push(info, 0);
             if i % 3 == 0 {
@@ -185,7 +174,7 @@ mod tests {
             let word = sent.acked_word(sent.base());
             for k in 0..sent.len() {
                 let acked = sent.get(sent.base().plus(k)).is_some_and(|s| s.fate == Fate::Acked);
-                assert_eq!(word >> k & 1 == 1, acked, "packet {k} of {i}");
+                assert_eq!((word >> k) & 1 == 1, acked, "packet {k} of {i}");
             }
             if sent.len() == 64 {
                 for k in 0..32 {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Memory, add, driver, loopbacks, pair, receive, sorted};
 use srd_core::{Driver, TxBatch};
-use srd_udp::{Offload, UdpDriver, UdpStats};
+use srd_udp::{Offload, UdpDriver, UdpStats, WaitMode};
 
 /// Sends bursts of all shapes from `a` to `b` and compares bytes and boundaries. Returns the sender's counters.
 fn exchange(a: &mut UdpDriver, b: &mut UdpDriver) -> UdpStats {
@@ -52,6 +52,31 @@ fn offload_keeps_bytes_and_boundaries() {
         assert_eq!(stats.gso_fallbacks, 0);
         assert!(b.stats().rx_buffers < DATAGRAMS / 4, "GRO coalesces: {:?}", b.stats());
         assert_eq!(b.stats().rx_datagrams, DATAGRAMS);
+    }
+}
+
+#[test]
+fn coalescing_stops_for_lone_datagrams_and_comes_back_for_crowds() {
+    for addr in loopbacks() {
+        let (mut a, mut b) = (driver(addr, |_| {}), driver(addr, |o| o.wait = WaitMode::Spin));
+        let mem = Memory::new(8000);
+        // Returns the number of buffers that it took.
+        let mut send = |len: usize| {
+            let before = b.stats().rx_buffers;
+            let mut batch = TxBatch::new();
+            let sent = add(&mut batch, &mem, b.local_addr(), 0, 1000, len, 8);
+            a.send(&batch, &mem).unwrap();
+            let got: Vec<_> = receive(&mut b, sent.len()).into_iter().map(|(_, bytes)| bytes).collect();
+            assert_eq!(got, sent);
+            // The driver notices that nothing follows.
+            assert_eq!(b.recv(&mut |_, _| panic!("only what was sent")).unwrap(), 0);
+            b.stats().rx_buffers - before
+        };
+        assert_eq!(send(8000), 1);
+        for _ in 0..100 {
+            assert_eq!(send(1000), 1);
+        }
+        assert_eq!([send(8000), send(8000)], [8, 1], "one by one, then coalesced again");
     }
 }
 

@@ -34,6 +34,15 @@ pub(crate) struct Route {
     pub(crate) port: u16,
 }
 
+/// Where a packet stands in its burst.
+#[derive(Clone, Copy, Debug)]
+struct InBurst {
+    /// Its length becomes that of all.
+    first: bool,
+    /// No other will follow.
+    last: bool,
+}
+
 /// What a packet is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Load {
@@ -188,8 +197,7 @@ impl Conn {
                 Load::Data,
                 limit,
                 ack_first && packets == 0,
-                packets == 0,
-                last,
+                InBurst { first: packets == 0, last },
                 outbox,
                 upper,
                 batch,
@@ -247,8 +255,7 @@ impl Conn {
             Load::Ping(size),
             size.max(self.datagram.into()),
             false,
-            true,
-            true,
+            InBurst { first: true, last: true },
             outbox,
             upper,
             batch,
@@ -341,8 +348,7 @@ impl Conn {
         load: Load,
         limit: usize,
         with_ack: bool,
-        first: bool,
-        last: bool,
+        in_burst: InBurst,
         outbox: &mut Outbox,
         upper: &U,
         batch: &mut TxBatch,
@@ -381,11 +387,11 @@ impl Conn {
         }
         cx.stats.retransmits += u64::from(again);
         let len = batch.packet_len();
-        let more = outbox.is_waiting() && !last;
+        let more = outbox.is_waiting() && !in_burst.last;
         if load == Load::Data && more && len < limit && len * 8 >= limit * 7 {
             // Nearly full: fill up, so that all segments of the burst are equal. Not the first one if what comes next is
             // no longer: then its length is theirs.
-            if !first || !outbox.next_fits(len - TRACKED_HEADER, full_room) {
+            if !in_burst.first || !outbox.next_fits(len - TRACKED_HEADER, full_room) {
                 batch.pad(limit - len);
             }
         }
