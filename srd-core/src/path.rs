@@ -110,7 +110,6 @@ pub(crate) struct PathSet {
     rng: Xoshiro256PlusPlus,
     reorder_packets: u32,
     reorder_time: Span,
-    initial_rtt: Span,
     replaced: u64,
     next_probe: Time,
     rounds: u32,
@@ -142,7 +141,6 @@ impl PathSet {
             rng,
             reorder_packets: config.reorder_packets.into(),
             reorder_time: config.reorder_time,
-            initial_rtt: config.initial_rtt,
             replaced: 0,
             next_probe: Time::NEVER,
             rounds: 0,
@@ -372,7 +370,8 @@ impl PathSet {
         }
     }
 
-    fn replace(&mut self, index: u8, now: Time, config: &CheckedConfig, lost: &mut Vec<Seq>) {
+    /// Gives the path a fresh source port, if there is one to spare, and collects what was out on the old one.
+    pub(crate) fn replace(&mut self, index: u8, now: Time, config: &CheckedConfig, lost: &mut Vec<Seq>) {
         self.quarantine.retain(|&(_, until)| until > now);
         let old = self.paths[usize::from(index)].port;
         let fresh = (0..32)
@@ -390,7 +389,7 @@ impl PathSet {
         self.quarantine.push((old, now + QUARANTINE));
         let path = &mut self.paths[usize::from(index)];
         let old = std::mem::replace(path, Path::new(fresh, config));
-        path.rtt = Rtt::new(old.rtt.srtt().max(self.initial_rtt.min(old.rtt.srtt())));
+        path.rtt = Rtt::new(old.rtt.srtt());
         path.life = old.life.wrapping_add(1);
         path.replaced = old.replaced + 1;
         path.outstanding = old.outstanding;

@@ -393,6 +393,7 @@ impl Conn {
             self.ping = true;
             if self.backoff >= CONGESTED_TIMEOUTS {
                 self.cc.on_timeout();
+                self.try_fresh_port(cx, outbox);
             }
         } else {
             self.declare_lost(cx, LossCause::DeadPath, outbox);
@@ -401,6 +402,13 @@ impl Conn {
         }
         self.forget(cx);
         cx.stats.paths_replaced += self.paths.take_replaced();
+    }
+
+    /// Maybe it is all our paths and not the peer: the one that has waited longest gets another source port.
+    fn try_fresh_port(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
+        let Some(path) = self.sent.oldest_in_flight().map(|(_, s)| s.path) else { return };
+        self.paths.replace(path, cx.now, cx.config, &mut self.lost_scratch);
+        self.declare_lost(cx, LossCause::DeadPath, outbox);
     }
 
     /// When the tail probe is due.

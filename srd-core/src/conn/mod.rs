@@ -232,6 +232,13 @@ impl Conn {
         cx.stats.keepalives += 1;
     }
 
+    /// The peer sent again what we have: it may miss our acknowledgements. They go out at once, and a PING with them, since
+    /// only packets that are acknowledged themselves show which of our paths still work.
+    fn on_duplicate(&mut self, cx: &mut Cx<'_>) {
+        cx.stats.duplicates += 1;
+        self.ping |= self.in_flight == 0;
+    }
+
     fn heard(&mut self, now: Time) {
         self.last_heard = now;
         self.waiting_since = (self.in_flight > 0).then_some(now);
@@ -255,8 +262,7 @@ impl Conn {
             Arrival::New => {}
             Arrival::Duplicate => {
                 // [ACK-1]
-                // The peer may miss our acknowledgements: answer at once, and not by the same path as before.
-                cx.stats.duplicates += 1;
+                self.on_duplicate(cx);
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, true);
                 return;
             }
@@ -336,7 +342,7 @@ impl Conn {
                             cx.stats.messages_received += 1;
                             cx.stats.message_bytes_received += u64::from(len);
                         }
-                        Taken::Duplicate => cx.stats.duplicates += 1,
+                        Taken::Duplicate => self.on_duplicate(cx),
                         Taken::Refused(refusal) => {
                             if refused.len() == crate::acks::MAX_PIECES {
                                 // [W-21]
