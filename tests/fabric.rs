@@ -331,9 +331,9 @@ fn incast() {
         for sender in &senders {
             sender.send(to.addr(), Load { size: 8192, depth: 32, count: u64::MAX });
         }
-        thread::sleep(Duration::from_millis(500));
+        thread::sleep(Duration::from_secs(1));
         let start = Instant::now();
-        thread::sleep(Duration::from_secs(2));
+        thread::sleep(Duration::from_secs(3));
         let end = Instant::now();
         let late = watch.lateness(start, end);
         for sender in &senders {
