@@ -1,3 +1,5 @@
+//! The checkers, checked.
+
 use super::*;
 
 const A: HostId = HostId(0);

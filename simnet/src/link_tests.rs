@@ -1,3 +1,5 @@
+//! Links, part by part.
+
 use super::*;
 use crate::packet::{Addr, HostId, WIRE_OVERHEAD};
 

@@ -9,39 +9,9 @@ use std::net::SocketAddr;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use srd_core::*;
 
-/// An upper storey that costs next to nothing: one buffer for all that is sent, one for all that arrives.
-struct Lean {
-    out: Vec<u8>,
-    into: Vec<u8>,
-    completed: u64,
-    placed: u64,
-}
-
-impl Gather for Lean {
-    fn payload(&self, _: Token, offset: u32, len: usize) -> &[u8] {
-        &self.out[offset as usize..offset as usize + len]
-    }
-}
-
-impl Upper for Lean {
-    fn header(&self, _: Token) -> &[u8] {
-        &[1, 2, 3, 4, 5, 6, 7, 8]
-    }
-    fn completed(&mut self, _: Token, outcome: Result<(), Failure>) {
-        outcome.expect("delivered");
-        self.completed += 1;
-    }
-    fn place(&mut self, _: PeerId, _: &[u8], _: u32) -> Placement {
-        Placement::Accept(PlaceToken(0))
-    }
-    fn write(&mut self, _: PlaceToken, offset: u32, bytes: &[u8]) {
-        self.into[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
-    }
-    fn placed(&mut self, _: PlaceToken) {
-        self.placed += 1;
-    }
-    fn abandoned(&mut self, _: PlaceToken) {}
-}
+#[path = "../tests/support/lean.rs"]
+mod lean;
+use lean::Lean;
 
 struct World {
     now: Time,
@@ -59,7 +29,7 @@ impl World {
         let cc = CcChoice::Fixed { rate: 1 << 40, window: 2 << 20 };
         let side = |i: usize| {
             let config = Config { cc, ..Config::default() }.check().expect("a valid configuration");
-            let upper = Lean { out: vec![7; size], into: vec![0; size], completed: 0, placed: 0 };
+            let upper = Lean::new(size);
             (Endpoint::new(config, addr(i), [i as u8 + 1; 32], Time::ZERO), upper)
         };
         World { now: Time::ZERO, sides: [side(0), side(1)], batch: TxBatch::new(), wire: Vec::new() }

@@ -4,7 +4,7 @@
 //! looked at next: peers that may send wait in a queue, all others behind one deadline each.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -17,9 +17,11 @@ use crate::cookie::{Cookies, Secrets};
 use crate::driver::{RxMeta, SourcePort};
 use crate::outbox::Outbox;
 use crate::peer::{Peer, State, write_control};
+use crate::replies::{Asked, Occasion, Replies, main_addr};
 use crate::seq::Seq;
+use crate::stall::StallWatch;
 use crate::stats::{PeerStats, Stats};
-use crate::time::{Span, Time};
+use crate::time::Time;
 use crate::timers::Timers;
 use crate::upper::{Failure, MAX_HEADER, Token, Upper};
 use crate::wire::{Accept, Close, Closed, DecodeError, Hello, Init, Packet, Retry, Unknown, decode_packet, features};
@@ -124,10 +126,7 @@ pub struct Endpoint {
     is_ready: Vec<bool>,
     timers: Timers,
     events: VecDeque<Event>,
-    replies: VecDeque<Reply>,
-    /// Answers to handshakes have a budget of their own, so that a flood of strays cannot keep newcomers out.
-    retry_budget: ReplyBudget,
-    stray_budget: ReplyBudget,
+    replies: Replies,
     cookies: Cookies,
     secrets: Secrets,
     /// Chooses paths; what must not be guessed comes from `secrets`.
@@ -138,79 +137,12 @@ pub struct Endpoint {
     scratch: Vec<u8>,
 }
 
-/// A stateless answer.
-#[derive(Debug)]
-struct Reply {
-    to: SocketAddr,
-    from: Option<IpAddr>,
-    bytes: Vec<u8>,
-}
-
 /// Events that nobody has fetched; older ones are forgotten, since messages tell the story anyway.
 const MAX_EVENTS: usize = 1024;
 /// Peers looked at to find one to forget.
 const FORGET_SEARCH: usize = 64;
-/// Stateless answers that wait to be sent.
-const MAX_REPLIES: usize = 64;
 /// The low bits of a connection id are the peer's index, the rest is secret.
 const INDEX_BITS: u32 = 20;
-
-/// Stateless answers per second are limited, so that a flood of garbage does not make us one.
-#[derive(Debug)]
-struct ReplyBudget {
-    tokens: u32,
-    refilled: Time,
-}
-
-impl ReplyBudget {
-    fn new(now: Time) -> ReplyBudget {
-        ReplyBudget { tokens: Self::BURST, refilled: now }
-    }
-
-    const BURST: u32 = 256;
-    const REFILL: Span = Span::from_micros(100);
-
-    fn take(&mut self, now: Time) -> bool {
-        let earned = now.since(self.refilled).as_nanos() / Self::REFILL.as_nanos();
-        if earned > 0 {
-            self.tokens = (u64::from(self.tokens) + earned).min(Self::BURST.into()) as u32;
-            self.refilled += Self::REFILL * earned;
-        }
-        self.tokens > 0 && {
-            self.tokens -= 1;
-            true
-        }
-    }
-}
-
-/// Notices that this endpoint was not run when it wanted to be: then silence is nobody's fault but ours.
-#[derive(Debug)]
-struct StallWatch {
-    /// Typical lateness of wake-ups, decaying.
-    lateness: Span,
-    stall_end: Time,
-}
-
-impl StallWatch {
-    /// Never believe a granularity above this.
-    const MAX_GRANULARITY: Span = Span::from_millis(5);
-
-    fn granularity(&self, config: &CheckedConfig) -> Span {
-        config.granularity.max(self.lateness).min(Self::MAX_GRANULARITY.max(config.granularity))
-    }
-
-    /// We run at `now` and wanted to at `due`. Says whether that was a stall.
-    fn woke(&mut self, now: Time, due: Time, config: &CheckedConfig) -> bool {
-        let late = now.since(due);
-        let threshold = (self.granularity(config) * 4).max(Span::from_millis(1));
-        if late > threshold {
-            self.stall_end = now;
-            return true;
-        }
-        self.lateness = if late > self.lateness { late } else { self.lateness - self.lateness / 1024 };
-        false
-    }
-}
 
 impl Endpoint {
     /// An endpoint that peers reach at `local` (its main port; an unspecified IP is fine). All its chance comes from
@@ -236,12 +168,10 @@ impl Endpoint {
             is_ready: Vec::new(),
             timers: Timers::default(),
             events: VecDeque::new(),
-            replies: VecDeque::new(),
-            retry_budget: ReplyBudget::new(now),
-            stray_budget: ReplyBudget::new(now),
+            replies: Replies::new(now),
             draining: false,
             stats: Stats::default(),
-            watch: StallWatch { lateness: Span::ZERO, stall_end: Time::ZERO },
+            watch: StallWatch::default(),
             scratch: Vec::with_capacity(256),
         }
     }
@@ -427,7 +357,8 @@ impl Endpoint {
                     self.stats.rx_unknown += 1;
                     // [HS-13]
                     let reply = Unknown { cid: header.cid, incarnation: self.incarnation, port: self.local.port() };
-                    self.reply_stray(now, meta, header.port, bytes.len(), |out| reply.encode(out));
+                    let asked = Asked { meta, port: header.port, len: bytes.len() };
+                    self.reply(now, Occasion::Stray, asked, |out| reply.encode(out));
                     return;
                 };
                 let (mut cx, peer) = split(self, now, index);
@@ -512,11 +443,7 @@ impl Endpoint {
         // [HS-4, SEC-1]
         if !self.cookies.check(now, addr, salt, init.cookie) {
             let retry = Retry { to: init.hello.cid, cookie: self.cookies.make(now, addr, salt) };
-            if self.retry_budget.take(now) {
-                self.reply(meta, init.port, len, |out| retry.encode(out));
-            } else {
-                self.stats.rx_refused += 1;
-            }
+            self.reply(now, Occasion::Opening, Asked { meta, port: init.port, len }, |out| retry.encode(out));
             return;
         }
         // [HS-6]
@@ -642,7 +569,7 @@ impl Endpoint {
             self.reopen_if_needed(now, index);
         }
         // [HS-18]
-        self.reply_stray(now, meta, close.port, len, |out| closed.encode(out));
+        self.reply(now, Occasion::Stray, Asked { meta, port: close.port, len }, |out| closed.encode(out));
     }
 
     // [HS-20]
@@ -669,31 +596,10 @@ impl Endpoint {
     }
 
     #[cold]
-    fn reply_stray(
-        &mut self,
-        now: Time,
-        meta: &RxMeta,
-        port: u16,
-        request_len: usize,
-        encode: impl FnOnce(&mut Vec<u8>),
-    ) {
-        if self.stray_budget.take(now) {
-            self.reply(meta, port, request_len, encode);
-        } else {
+    fn reply(&mut self, now: Time, occasion: Occasion, asked: Asked<'_>, encode: impl FnOnce(&mut Vec<u8>)) {
+        if !self.replies.push(now, occasion, asked, encode) {
             self.stats.rx_refused += 1;
         }
-    }
-
-    /// Queues a stateless answer, if it is no longer than the request: nobody uses us to hit others harder.
-    fn reply(&mut self, meta: &RxMeta, port: u16, request_len: usize, encode: impl FnOnce(&mut Vec<u8>)) {
-        let mut bytes = Vec::with_capacity(32);
-        encode(&mut bytes);
-        // [SEC-2]
-        if self.replies.len() >= MAX_REPLIES || port == 0 || bytes.len() > request_len {
-            self.stats.rx_refused += 1;
-            return;
-        }
-        self.replies.push_back(Reply { to: main_addr(meta.from, port), from: meta.to, bytes });
     }
 
     fn emit(&mut self, event: Option<Event>) {
@@ -740,7 +646,7 @@ impl Endpoint {
 
     /// Adds datagrams to `batch`, at most about one segmentation-offload call's worth, and says whether it added any.
     pub fn poll_transmit<U: Upper>(&mut self, now: Time, upper: &U, batch: &mut TxBatch) -> bool {
-        if let Some(reply) = self.replies.pop_front() {
+        if let Some(reply) = self.replies.pop() {
             let source = self.any_source();
             write_control(reply.to, reply.from, source, &reply.bytes, batch);
             self.stats.tx_packets += 1;
@@ -802,12 +708,6 @@ fn split(endpoint: &mut Endpoint, now: Time, index: usize) -> (Cx<'_>, &mut Peer
     let Endpoint { config, stats, watch, peers, .. } = endpoint;
     let granularity = watch.granularity(config);
     (Cx { now, config, stats, granularity, stall_end: watch.stall_end }, &mut peers[index])
-}
-
-fn main_addr(from: SocketAddr, port: u16) -> SocketAddr {
-    let mut addr = from;
-    addr.set_port(port);
-    addr
 }
 
 /// The same peer always has the same address: without flow label, and with a scope only where it means something.

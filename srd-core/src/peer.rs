@@ -200,6 +200,8 @@ impl Peer {
             State::Closing(mut closing) => {
                 // A numbered packet from after the good-bye makes echoes of it void.
                 closing.conn.request_ping();
+                // Or it would close again before anything was acknowledged.
+                closing.conn.last_used = now;
                 State::Open { conn: closing.conn, accept: false, since: now }
             }
             other => other,

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::bed::{Bed, Node};
 use crate::cable::{End, Plan, Wire};
 use crate::host::Host;
-use crate::{CableStats, Direction, Error, LinkDrops, LinkStats, Rate, Traffic, impair, stats};
+use crate::{CableStats, Direction, Error, LinkDrops, LinkStats, Moment, Rate, Traffic, impair, stats};
 
 /// A two-tier network; removed when dropped.
 ///
@@ -121,14 +121,32 @@ impl Clos {
         self.impair(spine, leaf, direction, Traffic::All, 100.0)
     }
 
+    /// The same from a moment on, for measurements that need to know exactly when.
+    ///
+    /// # Errors
+    /// If there is no such link, or `nft` fails.
+    pub fn hole_at(&self, moment: Moment, spine: usize, leaf: usize, direction: Direction) -> Result<(), Error> {
+        self.check(spine, leaf)?;
+        let (node, device) = self.receiver(spine, leaf, direction);
+        impair::set(node, &device, Traffic::All, 100.0, Some(moment))
+    }
+
     /// Makes a spine swallow everything, from and to every leaf.
     ///
     /// # Errors
     /// If there is no such spine, or `nft` fails.
     pub fn hole_spine(&self, spine: usize) -> Result<(), Error> {
-        let links = (0..self.shape.leaves).flat_map(|leaf| Direction::BOTH.map(|direction| (leaf, direction)));
         self.check(spine, 0)?;
-        links.into_iter().try_for_each(|(leaf, direction)| self.hole(spine, leaf, direction))
+        self.spine_links().try_for_each(|(leaf, direction)| self.hole(spine, leaf, direction))
+    }
+
+    /// The same from a moment on.
+    ///
+    /// # Errors
+    /// If there is no such spine, or `nft` fails.
+    pub fn hole_spine_at(&self, moment: Moment, spine: usize) -> Result<(), Error> {
+        self.check(spine, 0)?;
+        self.spine_links().try_for_each(|(leaf, direction)| self.hole_at(moment, spine, leaf, direction))
     }
 
     /// Loses a random share of the packets on one link in one direction.
@@ -154,7 +172,7 @@ impl Clos {
     ) -> Result<(), Error> {
         self.check(spine, leaf)?;
         let (node, device) = self.receiver(spine, leaf, direction);
-        impair::set(node, &device, traffic, percent)
+        impair::set(node, &device, traffic, percent, None)
     }
 
     /// The same for the link between a host and its leaf.
@@ -163,7 +181,7 @@ impl Clos {
     /// If there is no such host, `percent` is not within 0 to 100, or `nft` fails.
     pub fn impair_host(&self, host: usize, direction: Direction, traffic: Traffic, percent: f64) -> Result<(), Error> {
         let [_, (node, device)] = self.host_cable(host, direction)?;
-        impair::set(node, &device, traffic, percent)
+        impair::set(node, &device, traffic, percent, None)
     }
 
     /// Undoes all losses and holes. Drop counts stay.
@@ -239,6 +257,11 @@ impl Clos {
         let Shape { leaves, spines, .. } = self.shape;
         let pairs = (0..leaves).flat_map(move |leaf| (0..spines).map(move |spine| (leaf, spine)));
         pairs.flat_map(|(leaf, spine)| Direction::BOTH.map(|direction| (leaf, spine, direction)))
+    }
+
+    /// A spine's links, as leaf and direction.
+    fn spine_links(&self) -> impl Iterator<Item = (usize, Direction)> + use<> {
+        (0..self.shape.leaves).flat_map(|leaf| Direction::BOTH.map(|direction| (leaf, direction)))
     }
 
     fn check(&self, spine: usize, leaf: usize) -> Result<(), Error> {

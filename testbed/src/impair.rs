@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::bed::{Bed, Node};
 use crate::{Error, tools};
@@ -26,6 +27,32 @@ impl fmt::Display for Direction {
             Self::Up => "up",
             Self::Down => "down",
         })
+    }
+}
+
+/// When a hole opens: a whole second of the wall clock, as packet filters know
+/// no finer ones. Holes of the same moment open together, to the microsecond,
+/// which separate commands never do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// The first one that is at least `lead` away.
+    #[must_use]
+    pub fn after(lead: Duration) -> Self {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + lead;
+        Self(at.as_secs() + 1)
+    }
+
+    /// The same on the monotonic clock, right as long as nobody sets the other.
+    #[must_use]
+    pub fn instant(self) -> Instant {
+        let (wall, now) = (SystemTime::now(), Instant::now());
+        let at = UNIX_EPOCH + Duration::from_secs(self.0);
+        match at.duration_since(wall) {
+            Ok(ahead) => now + ahead,
+            Err(passed) => now.checked_sub(passed.duration()).unwrap_or(now),
+        }
     }
 }
 
@@ -73,8 +100,14 @@ impl FromStr for Traffic {
 }
 
 /// Drops a random share of what comes in on a device, in place of what was set
-/// there before. The count of drops goes on.
-pub(crate) fn set(node: &Node, device: &str, traffic: Traffic, percent: f64) -> Result<(), Error> {
+/// there before; from a moment on, or at once. The count of drops goes on.
+pub(crate) fn set(
+    node: &Node,
+    device: &str,
+    traffic: Traffic,
+    percent: f64,
+    from: Option<Moment>,
+) -> Result<(), Error> {
     if !(0.0..=100.0).contains(&percent) {
         return Err(Error::invalid(format!("a loss of {percent} % is out of range: choose 0 to 100")));
     }
@@ -82,9 +115,10 @@ pub(crate) fn set(node: &Node, device: &str, traffic: Traffic, percent: f64) -> 
     let share = (percent / 100.0 * f64::from(PARTS)).round() as u32;
     let dice = if share < PARTS { format!("numgen random mod {PARTS} < {share}") } else { String::new() };
     let filter = traffic.filter();
+    let when = from.map_or(String::new(), |Moment(second)| format!("meta time >= {second}"));
     let rule = match share {
         0 => String::new(),
-        _ => format!("add rule netdev {TABLE} {device} {filter} {dice} counter name \"{device}\" drop\n"),
+        _ => format!("add rule netdev {TABLE} {device} {when} {filter} {dice} counter name \"{device}\" drop\n"),
     };
     // multicast is only the kernel's own reports about groups, which would blur the counts
     let script = format!(

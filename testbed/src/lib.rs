@@ -50,7 +50,7 @@ pub use bed::{keep_names, sweep};
 pub use clos::{Clos, ClosBuilder};
 pub use error::Error;
 pub use host::{Family, Host};
-pub use impair::{Direction, Traffic};
+pub use impair::{Direction, Moment, Traffic};
 pub use pair::{Pair, PairBuilder};
 pub use rate::Rate;
 pub use stats::{CableStats, LinkDrops, LinkStats};

@@ -94,7 +94,7 @@ impl Pair {
         if to_host > 1 {
             return Err(Error::invalid(format!("there is no host {to_host}: a pair has hosts 0 and 1")));
         }
-        impair::set(self.node(to_host), "eth0", traffic, percent)
+        impair::set(self.node(to_host), "eth0", traffic, percent, None)
     }
 
     /// Undoes all losses and holes.

@@ -114,6 +114,11 @@ fn victims(rng: &mut Rng, scene: &Scene) -> Victims {
     Victims { links, all: paths.len() == fabric.paths(), edge: false }
 }
 
+/// Whether some host has so few source ports that all of them may lead to the same path.
+fn few_ports(scene: &Scene) -> bool {
+    scene.hosts.iter().any(|h| h.srd.config.paths < 16)
+}
+
 /// Adds one fault to the schedule. Returns when it is over.
 fn fault(rng: &mut Rng, scene: &Scene, schedule: &mut Schedule, start: Time, stop: Time) -> Time {
     let span = stop.since(start);
@@ -161,7 +166,7 @@ fn fault(rng: &mut Rng, scene: &Scene, schedule: &mut Schedule, start: Time, sto
         }
         9 | 10 => {
             let hit = victims(rng, scene);
-            if hit.all {
+            if hit.all || few_ports(scene) {
                 schedule.cut = schedule.cut + span;
             }
             // With a few probes only, and each lost with a good chance on the way there or back.
@@ -231,7 +236,7 @@ fn flap(rng: &mut Rng, scene: &Scene, schedule: &mut Schedule, start: Time, stop
         }
         schedule.actions.push((at, Action::Set(hit.links.clone(), Part::Blackhole)));
         schedule.actions.push((at + period, Action::Clear(hit.links.clone(), PartKind::Blackhole)));
-        if hit.all {
+        if hit.all || few_ports(scene) {
             // Transmissions that happen to fall into the dead halves only.
             schedule.cut = schedule.cut + period * 2;
         }

@@ -158,13 +158,13 @@ impl Controller for Delay {
             let floor = if congested_loss { bw * 0.5 } else { bw * 0.85 };
             self.set_rate((self.rate * factor).max(floor.min(self.rate)));
         } else if round.limited {
-            let additive = ADDITIVE * self.packet_rate();
+            let additive = ADDITIVE * self.mtu / (self.base + self.target() + self.host).as_secs_f64();
             let scale = (2.0 * (target - queue) / target).clamp(0.0, 1.0);
             let mut rate = self.rate + additive * scale;
             if queue < target / 4.0 {
                 rate += self.rate / 8.0;
             }
-            let cap = if bw_max > 0.0 { (bw_max * 1.25).max(self.packet_rate()) } else { rate };
+            let cap = if bw_max > 0.0 { (bw_max * 1.25).max(additive) } else { rate };
             self.set_rate(rate.min(cap.max(self.rate)));
         }
     }

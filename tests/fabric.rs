@@ -1,0 +1,369 @@
+//! The whole transport over a real fabric: namespaces, routers that choose among spines by a hash, links with rates and
+//! queues, and links that die without a word.
+//!
+//! Needs root, and is skipped without. Every experiment prints what it measured; a figure that is about time is judged
+//! only by runs in which this machine let threads run on time.
+
+mod support;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use srd::{Failure, Span};
+use support::hole::{self, SPINE_PAYLOAD, SPINES, Way, carried_down, fabric, setup};
+use support::{Arrival, Delays, Load, Node, Setup, Snapshot, Timeline, Watch, mbit, turn};
+use testbed::{Clos, Direction, Rate, Traffic, runs_here};
+
+/// A run counts as disturbed if threads had to wait for a core as long as this.
+const DISTURBED: Duration = Duration::from_millis(5);
+const ATTEMPTS: u32 = 3;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Repeats an experiment that missed its figures on a machine that was too busy to tell.
+fn attempt(mut run: impl FnMut() -> (Duration, Vec<String>)) {
+    for nth in 1..=ATTEMPTS {
+        let (late, missed) = run();
+        if missed.is_empty() {
+            return;
+        }
+        let missed = missed.join("; ");
+        assert!(late > DISTURBED && nth < ATTEMPTS, "{missed} (threads ran up to {late:?} late)");
+        eprintln!("attempt {nth} does not count, threads ran up to {late:?} late: {missed}");
+    }
+}
+
+fn miss(missed: &mut Vec<String>, holds: bool, what: impl FnOnce() -> String) {
+    if !holds {
+        missed.push(what());
+    }
+}
+
+#[test]
+fn spread_uses_all_spines_alike() {
+    if !runs_here() {
+        return;
+    }
+    let _turn = turn();
+    let bed = fabric();
+    attempt(|| {
+        let watch = Watch::start();
+        let (from, to) = (Node::start(bed.host(0), setup(1)), Node::start(bed.host(1), setup(2)));
+        from.send(to.addr(), Load { size: 8192, depth: 64, count: u64::MAX });
+        thread::sleep(Duration::from_millis(500));
+        let start = Instant::now();
+        let (goodput, shares) = measure(&bed, &to, Duration::from_secs(2));
+        let end = Instant::now();
+        let (late, seen) = (watch.lateness(start, end), from.snapshot());
+        assert!(from.drain(PATIENCE), "the transfer ends");
+        to.assert_sound();
+        let capacity = SPINE_PAYLOAD * SPINES as f64;
+        eprintln!("spread: {:.0} of {:.0} Mbit/s, shares {shares:.2?}, late {late:?}", mbit(goodput), mbit(capacity));
+        eprintln!("spread: {}", Delays::of(&from.take_departures(), start, end));
+        eprintln!("spread: {}", counters(&seen));
+        let mut missed = Vec::new();
+        miss(&mut missed, shares.iter().all(|s| (0.8..=1.2).contains(s)), || format!("shares are {shares:.2?}"));
+        miss(&mut missed, goodput >= 0.9 * capacity, || format!("goodput is {:.0} Mbit/s", mbit(goodput)));
+        (late, missed)
+    });
+}
+
+fn counters(seen: &Snapshot) -> String {
+    let (s, peer) = (&seen.stats, &seen.peer);
+    format!(
+        "srtt {:.0} us, rate {:.0} Mbit/s, window {}; lost {}, spurious {}, timeouts {}, probes {}, replaced {}, stalls {}",
+        peer.srtt.as_micros_f64(),
+        mbit(peer.rate as f64),
+        peer.window,
+        s.lost_packets,
+        s.spurious_retransmits,
+        s.timeouts,
+        s.tail_probes,
+        s.paths_replaced,
+        s.stalls,
+    )
+}
+
+/// One of the spines swallows packets: goodput is back soon, and no message notices much.
+fn survives(way: Way) {
+    if !runs_here() {
+        return;
+    }
+    let _turn = turn();
+    let bed = fabric();
+    attempt(|| {
+        let (seen, detail) = hole::srd(&bed, way, &setup(1), Load { size: 8192, depth: 32, count: u64::MAX });
+        let limit = 10 * seen.rtt + Duration::from_millis(5);
+        let normal = detail.delays_after.quantile(0.5);
+        let extra = seen.worst.saturating_sub(normal);
+        eprintln!(
+            "{way:?}: back after {:?}, limit {limit:?} (RTT {:?}); goodput {:.0} -> {:.0} Mbit/s; late {:?}",
+            seen.back,
+            seen.rtt,
+            mbit(seen.before),
+            mbit(seen.after),
+            seen.late
+        );
+        eprintln!("{way:?}: before {}", detail.delays_before);
+        eprintln!(
+            "{way:?}: after {}; worst over the median {extra:?}; healed spine used after {:?}",
+            detail.delays_after, detail.used_again
+        );
+        eprintln!("{way:?}: each ms {:.0?}", seen.timeline.each(seen.hole - Duration::from_millis(5), 40));
+        eprintln!("{way:?}: at hole {}", counters(&detail.at_hole));
+        eprintln!("{way:?}: at heal {}", counters(&detail.at_heal));
+        assert_eq!((detail.failed, detail.arrived), (0, detail.sent), "messages failed, and arrived");
+        assert!(detail.used_again.is_some_and(|t| t < Duration::from_secs(10)), "the healed spine is used again");
+        let mut missed = Vec::new();
+        miss(&mut missed, seen.back.is_some_and(|t| t <= limit), || {
+            format!("back after {:?}, not {limit:?}", seen.back)
+        });
+        miss(&mut missed, extra <= Duration::from_millis(25), || format!("a message was delayed by {extra:?}"));
+        (seen.late, missed)
+    });
+}
+
+#[test]
+fn black_hole_both_ways() {
+    survives(Way::Both);
+}
+
+#[test]
+fn black_hole_of_acknowledgements() {
+    survives(Way::Acks);
+}
+
+#[test]
+fn tcp_beside_it() {
+    if !runs_here() {
+        return;
+    }
+    let _turn = turn();
+    let bed = fabric();
+    for way in [Way::Both, Way::Acks] {
+        let (srd, _) = hole::srd(&bed, way, &setup(1), Load { size: 8192, depth: 32, count: u64::MAX });
+        let tcp = hole::tcp(&bed, way, 16);
+        for (name, seen) in [("SRD", srd), ("TCP", tcp)] {
+            eprintln!(
+                "hole {way:?}, {name}: {:.0} -> {:.0} Mbit/s, 90 % back after {:?}, longest stall of all {:?}, of one {:?}",
+                mbit(seen.before),
+                mbit(seen.after),
+                seen.back,
+                seen.stall,
+                seen.worst,
+            );
+        }
+    }
+}
+
+/// What arrives between two moments of a long transfer, in bytes per second, and each spine's share of what was sent.
+fn measure(bed: &Clos, to: &Node, time: Duration) -> (f64, Vec<f64>) {
+    let (start, before) = (Instant::now(), carried_down(bed, 1));
+    thread::sleep(time);
+    let (end, after) = (Instant::now(), carried_down(bed, 1));
+    let carried: Vec<f64> = after.iter().zip(&before).map(|(a, b)| (a - b) as f64).collect();
+    let fair = carried.iter().sum::<f64>() / SPINES as f64;
+    let goodput = Timeline::new(start, &to.take_arrivals()).rate(start, end);
+    (goodput, carried.iter().map(|c| c / fair).collect())
+}
+
+#[test]
+fn random_loss() {
+    if !runs_here() {
+        return;
+    }
+    let _turn = turn();
+    let bed = fabric();
+    attempt(|| {
+        let watch = Watch::start();
+        let start = Instant::now();
+        let (from, to) = (Node::start(bed.host(0), setup(1)), Node::start(bed.host(1), setup(2)));
+        from.send(to.addr(), Load { size: 8192, depth: 64, count: u64::MAX });
+        let settle = Duration::from_millis(500);
+        let time = Duration::from_millis(1500);
+        thread::sleep(settle);
+        let (clean, _) = measure(&bed, &to, time);
+
+        bed.loss(2, 1, Direction::Down, 5.0).unwrap();
+        thread::sleep(settle);
+        let before = from.snapshot();
+        let (one, shares) = measure(&bed, &to, time);
+        let after = from.snapshot();
+        eprintln!(
+            "5 % loss on spine 2: {:.0} of {:.0} Mbit/s, shares {shares:.2?}, {} lost, {} paths replaced",
+            mbit(one),
+            mbit(clean),
+            after.stats.lost_packets - before.stats.lost_packets,
+            after.stats.paths_replaced - before.stats.paths_replaced,
+        );
+
+        for spine in 0..SPINES {
+            bed.loss(spine, 1, Direction::Down, 1.0).unwrap();
+        }
+        thread::sleep(settle);
+        let (all, _) = measure(&bed, &to, time);
+        eprintln!(
+            "1 % loss on all spines: {:.0} of {:.0} Mbit/s, {}",
+            mbit(all),
+            mbit(clean),
+            counters(&from.snapshot())
+        );
+        bed.heal().unwrap();
+        let late = watch.lateness(start, Instant::now());
+        assert!(from.drain(PATIENCE));
+        to.assert_sound();
+        assert!(from.take_departures().iter().all(|d| d.outcome.is_ok()), "messages failed");
+        let mut missed = Vec::new();
+        miss(&mut missed, one >= 0.9 * clean, || format!("loss on one spine leaves {:.0} Mbit/s", mbit(one)));
+        miss(&mut missed, shares[2] < 1.0, || format!("the lossy spine carries {:.2} of its share", shares[2]));
+        miss(&mut missed, all >= 0.85 * clean, || format!("loss on all spines leaves {:.0} Mbit/s", mbit(all)));
+        (late, missed)
+    });
+}
+
+#[test]
+fn large_datagrams_vanish() {
+    if !runs_here() {
+        return;
+    }
+    let _turn = turn();
+    let bed = fabric();
+    let load = Load { size: 8192, depth: 64, count: 2000 };
+    for spines in [1, SPINES] {
+        for spine in 0..spines {
+            bed.impair(spine, 1, Direction::Down, Traffic::LongerThan(1400), 100.0).unwrap();
+        }
+        let (from, to) = (Node::start(bed.host(0), setup(1)), Node::start(bed.host(1), setup(2)));
+        let start = Instant::now();
+        from.send(to.addr(), load);
+        assert!(from.finish(PATIENCE), "the transfer ends: {}", counters(&from.snapshot()));
+        let (took, seen) = (start.elapsed(), from.snapshot());
+        let departures = from.take_departures();
+        let delays = Delays::of(&departures, start, start + took);
+        eprintln!(
+            "nothing over 1400 bytes on {spines} spines: took {took:?}, datagrams of {} bytes, {delays}",
+            seen.peer.datagram
+        );
+        eprintln!("{}", counters(&seen));
+        assert_eq!(departures.iter().filter(|d| d.outcome.is_ok()).count() as u64, load.count);
+        assert_eq!(to.take_arrivals().len() as u64, load.count);
+        to.assert_sound();
+        if spines == SPINES {
+            assert!(seen.peer.datagram <= 1372, "datagrams still have {} bytes", seen.peer.datagram);
+        }
+    }
+}
+
+#[test]
+fn peer_dies() {
+    if !runs_here() {
+        return;
+    }
+    let _turn = turn();
+    let bed = fabric();
+    let peer_timeout = Duration::from_secs(1);
+    let mut mortal = setup(1);
+    mortal.protocol.peer_timeout = Span::from_nanos(peer_timeout.as_nanos() as u64);
+    let (from, to) = (Node::start(bed.host(0), mortal), Node::start(bed.host(1), setup(2)));
+    from.send(to.addr(), Load { size: 8192, depth: 64, count: u64::MAX });
+    thread::sleep(Duration::from_millis(300));
+    let killed = Instant::now();
+    to.kill();
+    assert!(from.drain(PATIENCE), "messages to the dead end");
+    let fates = from.take_departures();
+    let failures: Vec<_> = fates.iter().filter_map(|d| Some((d.outcome.err()?, d.completed))).collect();
+    let last = failures.iter().map(|(_, at)| at.saturating_duration_since(killed)).max();
+    eprintln!("peer died: {} messages failed, the last after {last:?}", failures.len());
+    assert!(!failures.is_empty() && failures.len() <= 64);
+    for (why, at) in failures {
+        assert_eq!(why, Failure::Unresponsive);
+        let after = at.saturating_duration_since(killed);
+        assert!(after <= 2 * peer_timeout, "a message failed after {after:?}, the limit is {peer_timeout:?}");
+    }
+}
+
+#[test]
+fn peer_restarts() {
+    if !runs_here() {
+        return;
+    }
+    let _turn = turn();
+    let bed = fabric();
+    let (from, to) = (Node::start(bed.host(0), setup(1)), Node::start(bed.host(1), setup(2)));
+    let addr = to.addr();
+    from.send(addr, Load { size: 8192, depth: 64, count: u64::MAX });
+    thread::sleep(Duration::from_millis(300));
+    to.kill();
+    from.stop();
+    let to = Node::start(bed.host(1), Setup { port: addr.port(), ..setup(2) });
+    let restarted = Instant::now();
+    assert!(from.finish(PATIENCE), "messages to the dead end");
+    let fates = from.take_departures();
+    let failures: Vec<_> = fates.iter().filter_map(|d| Some((d.outcome.err()?, d.completed))).collect();
+    let last = failures.iter().map(|(_, at)| at.saturating_duration_since(restarted)).max();
+    eprintln!("peer restarted: {} messages failed, the last after {last:?}", failures.len());
+    assert!(!failures.is_empty() && failures.len() <= 64);
+    assert!(failures.iter().all(|(why, _)| *why == Failure::PeerRestarted), "{failures:?}");
+    // It answers the next probe, and these are at most `rto_max` apart.
+    let limit = Duration::from(setup(1).protocol.rto_max) + Duration::from_millis(100);
+    assert!(last.is_some_and(|t| t <= limit), "the last message failed after {last:?}, not {limit:?}");
+
+    from.send(addr, Load { size: 8192, depth: 64, count: 500 });
+    assert!(from.finish(PATIENCE), "messages to the restarted peer arrive");
+    assert!(from.take_departures().iter().all(|d| d.outcome.is_ok()));
+    assert_eq!(to.take_arrivals().len(), 500, "nothing of the former life arrives");
+    to.assert_sound();
+}
+
+#[test]
+fn incast() {
+    const SENDERS: usize = 4;
+    if !runs_here() {
+        return;
+    }
+    let _turn = turn();
+    let rate = Rate::mbit(200);
+    let bed = Clos::builder().hosts_per_leaf(SENDERS).host_rate(rate).queue_bytes(64 << 10).build().unwrap();
+    attempt(|| {
+        let watch = Watch::start();
+        let to = Node::start(bed.host(SENDERS), setup(100));
+        let senders: Vec<Node> = (0..SENDERS).map(|h| Node::start(bed.host(h), setup(h as u16))).collect();
+        let drops = bed.host_stats(SENDERS, Direction::Down).unwrap();
+        for sender in &senders {
+            sender.send(to.addr(), Load { size: 8192, depth: 32, count: u64::MAX });
+        }
+        thread::sleep(Duration::from_secs(1));
+        let start = Instant::now();
+        thread::sleep(Duration::from_secs(3));
+        let end = Instant::now();
+        let late = watch.lateness(start, end);
+        for sender in &senders {
+            assert!(sender.drain(PATIENCE), "messages end");
+        }
+        let after = bed.host_stats(SENDERS, Direction::Down).unwrap();
+        to.assert_sound();
+        let arrivals = to.take_arrivals();
+        let share = |name: usize| -> f64 {
+            let its: Vec<Arrival> = arrivals.iter().filter(|a| usize::from(a.from) == name).copied().collect();
+            Timeline::new(start, &its).rate(start, end)
+        };
+        let shares: Vec<f64> = (0..SENDERS).map(share).collect();
+        let total: f64 = shares.iter().sum();
+        let jain = total * total / (SENDERS as f64 * shares.iter().map(|s| s * s).sum::<f64>());
+        let (packets, overflow) = (after.packets - drops.packets, after.overflow - drops.overflow);
+        let mbits: Vec<f64> = shares.iter().map(|s| mbit(*s)).collect();
+        eprintln!("incast: {mbits:.0?} Mbit/s, Jain {jain:.3}, {overflow} of {packets} packets dropped, late {late:?}");
+        let mut missed = Vec::new();
+        let mut timeouts = 0;
+        for sender in &senders {
+            let seen = sender.snapshot();
+            let departures = sender.take_departures();
+            eprintln!("incast: {} {}", counters(&seen), Delays::of(&departures, start, end));
+            timeouts += seen.stats.timeouts;
+            assert!(departures.iter().all(|d| d.outcome.is_ok()), "messages failed");
+        }
+        miss(&mut missed, jain >= 0.9, || format!("Jain's index is {jain:.3}"));
+        miss(&mut missed, timeouts <= 50, || format!("{timeouts} timeouts"));
+        miss(&mut missed, overflow * 10 <= packets, || format!("{overflow} of {packets} packets dropped"));
+        (late, missed)
+    });
+}
