@@ -54,5 +54,8 @@ for mtu in 9000 1500; do
     i=$((i + 1))
 done
 
-# Not exec: the trap must outlive it.
-python3 "$here/compare.py" --bin "$bin" --client "$client" --server "$server" "$@"
+# In the background, because the shell minds signals only while it waits.
+python3 "$here/compare.py" --bin "$bin" --client "$client" --server "$server" "$@" &
+python=$!
+trap 'kill "$python" 2>/dev/null; exit 130' HUP INT TERM
+wait "$python"
