@@ -11,28 +11,43 @@ pub(crate) struct Blocks {
     /// The blocks of longer messages instead.
     large: Vec<u64>,
     missing: u32,
-    in_use: bool,
+}
+
+/// Sets that are free for reuse, with their memory: messages come and go, the allocator is asked once.
+#[derive(Debug, Default)]
+pub(crate) struct BlocksPool {
+    #[expect(clippy::vec_box, reason = "a message that is not split should hold a pointer, not a set")]
+    free: Vec<Box<Blocks>>,
+}
+
+/// More free sets than this are given back to the allocator.
+const MAX_FREE: usize = 64;
+
+impl BlocksPool {
+    /// No block of a message of `len` bytes.
+    pub(crate) fn take(&mut self, len: u32) -> Box<Blocks> {
+        let mut blocks = self.free.pop().unwrap_or_default();
+        blocks.restart(len);
+        blocks
+    }
+
+    /// Gives a set back.
+    pub(crate) fn put(&mut self, blocks: Box<Blocks>) {
+        if self.free.len() < MAX_FREE {
+            self.free.push(blocks);
+        }
+    }
 }
 
 impl Blocks {
-    /// No block of a message of `len` bytes; `spare` lends its memory.
-    pub(crate) fn new(len: u32, mut spare: Vec<u64>) -> Blocks {
+    /// Becomes the empty set of a message of `len` bytes.
+    fn restart(&mut self, len: u32) {
         let blocks = len.div_ceil(BLOCK);
-        spare.clear();
+        self.large.clear();
         if blocks > 128 {
-            spare.resize(blocks.div_ceil(64) as usize, 0);
+            self.large.resize(blocks.div_ceil(64) as usize, 0);
         }
-        Blocks { small: 0, large: spare, missing: blocks, in_use: true }
-    }
-
-    /// Whether this was made for a message, and is not merely a default.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.in_use
-    }
-
-    /// Gives the memory back.
-    pub(crate) fn into_spare(self) -> Vec<u64> {
-        self.large
+        (self.small, self.missing) = (0, blocks);
     }
 
     /// Whether every block is there.
@@ -102,7 +117,7 @@ mod tests {
         fn blocks_behave_like_a_set(len in 1u32..40_000, ranges in prop::collection::vec((0u32..700, 1u32..200), 1..40)) {
             let total = len.div_ceil(BLOCK);
             let mut model = std::collections::BTreeSet::new();
-            let mut blocks = Blocks::new(len, Vec::new());
+            let mut blocks = BlocksPool::default().take(len);
             for (first, count) in ranges {
                 let first = first % total;
                 let end = (first + count).min(total);

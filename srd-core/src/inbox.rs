@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, BlocksPool};
 use crate::endpoint::PeerId;
 use crate::seq::Seq;
 use crate::upper::{PlaceToken, Placement, Upper};
@@ -39,7 +39,7 @@ const FIRST_PARTIAL: State = 3;
 struct Partial {
     place: PlaceToken,
     total: u32,
-    blocks: Blocks,
+    blocks: Box<Blocks>,
 }
 
 /// See the module documentation.
@@ -56,7 +56,7 @@ pub(crate) struct Inbox {
     partials: Vec<Option<Partial>>,
     free_partials: Vec<State>,
     refusals: BTreeMap<u32, Refusal>,
-    spare: Vec<Vec<u64>>,
+    pool: BlocksPool,
 }
 
 impl Inbox {
@@ -71,7 +71,7 @@ impl Inbox {
             partials: Vec::new(),
             free_partials: Vec::new(),
             refusals: BTreeMap::new(),
-            spare: Vec::new(),
+            pool: BlocksPool::default(),
         }
     }
 
@@ -173,7 +173,7 @@ impl Inbox {
                     *self.state_mut(id) = DONE;
                     return Taken::New(Some(total));
                 }
-                let blocks = Blocks::new(total, self.spare.pop().unwrap_or_default());
+                let blocks = self.pool.take(total);
                 let partial = Partial { place, total, blocks };
                 let index = match self.free_partials.pop() {
                     Some(index) => {
@@ -204,10 +204,7 @@ impl Inbox {
         let done = self.partials[index as usize].take().expect("a live partial message");
         self.free_partials.push(index);
         upper.placed(done.place);
-        let spare = done.blocks.into_spare();
-        if spare.capacity() > 0 && self.spare.len() < 64 {
-            self.spare.push(spare);
-        }
+        self.pool.put(done.blocks);
         *self.state_mut(id) = DONE;
         Taken::New(Some(total))
     }

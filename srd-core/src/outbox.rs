@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, BlocksPool};
 use crate::endpoint::{Outbound, RnrRetry};
 use crate::seq::{Seq, SeqRing};
 use crate::time::Time;
@@ -42,7 +42,7 @@ struct Message {
     /// First byte that this attempt has not sent yet.
     next: u32,
     /// What the receiver has, once the message has been cut into more than one piece.
-    acked: Blocks,
+    acked: Option<Box<Blocks>>,
     rnr_attempts: u8,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Outbox {
     window: u32,
     max_split: u32,
     split: u32,
-    spare: Vec<Vec<u64>>,
+    pool: BlocksPool,
     /// Framed bytes in the queues and in `again`, roughly: enough to tell whether all that waits fits into one packet.
     waiting: u64,
     live: u32,
@@ -92,7 +92,7 @@ impl Outbox {
             window: 0,
             max_split: 0,
             split: 0,
-            spare: Vec::new(),
+            pool: BlocksPool::default(),
             waiting: 0,
             live: 0,
         }
@@ -146,7 +146,7 @@ impl Outbox {
     }
 
     pub(crate) fn push(&mut self, out: Outbound) {
-        let message = Message { out, id: None, next: 0, acked: Blocks::default(), rnr_attempts: 0 };
+        let message = Message { out, id: None, next: 0, acked: None, rnr_attempts: 0 };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = message;
@@ -217,7 +217,7 @@ impl Outbox {
         while let Some(piece) = self.again.pop_front() {
             self.waiting = self.waiting.saturating_sub(u64::from(piece.len));
             let Some(message) = self.current(&piece) else { continue };
-            if message.was_split() && message.acked.contains(piece.offset, piece.len) {
+            if message.has(&piece) {
                 continue;
             }
             let (out, total) = (message.out, message.out.len);
@@ -262,7 +262,7 @@ impl Outbox {
     /// The piece again, for a tail probe; `None` if it needs no sending any more.
     pub(crate) fn recut(&self, piece: Piece) -> Option<Cut> {
         let message = self.current(&piece)?;
-        if message.was_split() && message.acked.contains(piece.offset, piece.len) {
+        if message.has(&piece) {
             return None;
         }
         Some(Cut { piece, token: message.out.token, total: message.out.len, again: true })
@@ -272,8 +272,9 @@ impl Outbox {
     pub(crate) fn acked(&mut self, piece: &Piece) -> Option<(Token, u32)> {
         let message = self.current_mut(piece)?;
         if piece.len < message.out.len {
-            message.acked.mark(piece.offset, piece.len);
-            if !message.acked.is_full() {
+            let blocks = message.acked.as_mut().expect("a message in pieces was split");
+            blocks.mark(piece.offset, piece.len);
+            if !blocks.is_full() {
                 return None;
             }
         }
@@ -407,10 +408,9 @@ impl Outbox {
     }
 
     fn split(&mut self, slot: u32) {
-        if !self.slots[slot as usize].was_split() {
-            let spare = self.spare.pop().unwrap_or_default();
-            let message = &mut self.slots[slot as usize];
-            message.acked = Blocks::new(message.out.len, spare);
+        let message = &mut self.slots[slot as usize];
+        if message.acked.is_none() {
+            message.acked = Some(self.pool.take(message.out.len));
             self.split += 1;
         }
     }
@@ -429,11 +429,9 @@ impl Outbox {
         let message = &mut self.slots[slot as usize];
         let id = message.id.take().expect("an attempt is in progress");
         message.next = 0;
-        let blocks = std::mem::take(&mut message.acked);
-        self.split -= u32::from(blocks.is_in_use());
-        let spare = blocks.into_spare();
-        if spare.capacity() > 0 && self.spare.len() < 64 {
-            self.spare.push(spare);
+        if let Some(blocks) = message.acked.take() {
+            self.split -= 1;
+            self.pool.put(blocks);
         }
         *self.ids.get_mut(id).expect("its id is in the ring") = None;
         while let Some(None) = self.ids.front() {
@@ -448,9 +446,9 @@ impl Outbox {
 }
 
 impl Message {
-    /// Whether `acked` is in use.
-    fn was_split(&self) -> bool {
-        self.acked.is_in_use()
+    /// Whether the receiver is known to have all of a piece.
+    fn has(&self, piece: &Piece) -> bool {
+        self.acked.as_ref().is_some_and(|blocks| blocks.contains(piece.offset, piece.len))
     }
 }
 

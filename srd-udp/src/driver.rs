@@ -42,6 +42,8 @@ pub struct UdpDriver {
     read: Option<Time>,
     /// When something last moved, for [`WaitMode::Adaptive`].
     moved: Time,
+    /// This thread's timers have been asked to be exact.
+    fine_timers: bool,
     stats: UdpStats,
 }
 
@@ -88,7 +90,20 @@ impl UdpDriver {
         });
         let clock = Clock::new();
         let stats = UdpStats::default();
-        Ok(UdpDriver { main, local, options, info, clock, rx, tx, waker, read: None, moved: Time::ZERO, stats })
+        Ok(UdpDriver {
+            main,
+            local,
+            options,
+            info,
+            clock,
+            rx,
+            tx,
+            waker,
+            read: None,
+            moved: Time::ZERO,
+            fine_timers: false,
+            stats,
+        })
     }
 
     /// A handle by which other threads end [`wait`](Driver::wait).
@@ -155,7 +170,12 @@ impl Driver for UdpDriver {
 
     fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
         match self.sleep_time(until) {
-            Some(timeout) => self.waker.sleep(self.main.as_fd(), timeout),
+            Some(timeout) => {
+                if !std::mem::replace(&mut self.fine_timers, true) {
+                    sys::fine_timers();
+                }
+                self.waker.sleep(self.main.as_fd(), timeout)
+            }
             None => self.rx.spin(&self.main, &mut self.stats),
         }
     }

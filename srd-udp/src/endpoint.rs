@@ -1,7 +1,7 @@
 //! The async front end: reliable, unordered messages for programs that do not want to drive an engine themselves.
 //!
 //! An engine thread runs the protocol over a [`UdpDriver`], so acknowledgements and retransmissions never wait for the
-//! application. Commands go to it through a queue and a [`Waker`](crate::Waker); what comes back is awaited with nothing
+//! application. Commands go to it through a queue and a [`Waker`]; what comes back is awaited with nothing
 //! but tokio's channels, which work under every executor.
 
 mod runner;

@@ -58,8 +58,6 @@ impl Node {
         let (started, starting) = mpsc::channel();
         let (jobs, queue) = mpsc::channel();
         let run = move || {
-            // as the front ends of the library do: sleeps end when asked
-            nix::sys::prctl::set_timerslack(1)?;
             let options =
                 UdpOptions { wait: WaitMode::Sleep, source_ports: setup.protocol.path_pool, ..UdpOptions::default() };
             let mut driver = UdpDriver::bind(addr, options).expect("bind on a host of the bed");

@@ -13,7 +13,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Command, Done, EndpointStats, Message, SendError, Shared, cost};
 use crate::driver::UdpDriver;
-use crate::sys;
 
 /// Commands per turn, so that a busy application does not keep the engine from the network.
 const COMMANDS_PER_TURN: usize = 64;
@@ -66,7 +65,6 @@ pub(super) fn start(
 
 impl Runner {
     fn run(mut self) {
-        sys::fine_timers();
         if let Err(e) = self.serve() {
             let _ = self.shared.failure.set(e);
         }
