@@ -61,7 +61,7 @@ pub enum RnrRetry {
 pub struct Outbound {
     /// The upper storey's name for it.
     pub token: Token,
-    /// Length of its header, 0..=[`MAX_HEADER`](crate::MAX_HEADER) bytes.
+    /// Length of its header, 0..=[`MAX_HEADER`] bytes.
     pub header_len: u8,
     /// Length of its payload in bytes.
     pub len: u32,
@@ -79,7 +79,7 @@ pub enum SendError {
         /// The limit.
         depth: u32,
     },
-    /// The message is longer than `max_message`, or its header longer than [`MAX_HEADER`](crate::MAX_HEADER).
+    /// The message is longer than `max_message`, or its header longer than [`MAX_HEADER`].
     #[error("message of {len} bytes, at most {max} are permitted")]
     TooLong {
         /// Its length.

@@ -24,7 +24,7 @@ pub enum Placement {
     Accept(PlaceToken),
     /// No receive buffer now: the sender backs off and tries again (RNR).
     NotReady,
-    /// Never: the sender's message completes with [`SendError::Refused`] and this status.
+    /// Never: the sender's message completes with [`Failure::Refused`] and this status.
     Refuse(u8),
 }
 
