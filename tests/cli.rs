@@ -130,6 +130,21 @@ fn names(value: &Value, names: &[&str]) {
     }
 }
 
+/// Every name in a report, at any depth, stands in the documentation.
+fn is_documented(value: &Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let documented = include_str!("../docs/command.md").contains(&format!("`{name}`"));
+                assert!(documented, "docs/command.md does not mention {name}");
+                is_documented(value);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(is_documented),
+        _ => {}
+    }
+}
+
 fn number(value: &Value, name: &str) -> f64 {
     value[name].as_f64().unwrap_or_else(|| panic!("'{name}' is no number in {value:#}"))
 }
@@ -145,6 +160,7 @@ fn latency_is_sane(report: &Value) {
 #[test]
 fn demo_delivers_everything_exactly_once() {
     let output = run(&["demo", "--messages", "2000", "--size", "4k", "--paths", "4", "--loss", "2", "--json"]);
+    is_documented(&json(&output));
     assert_eq!(output.code, Some(0), "{output:?}");
     let report = json(&output);
     names(
@@ -216,6 +232,7 @@ fn perf_reports_what_it_documents() {
         let output = run(&["perf", test, &server.addr, "--time", "0.3", "--warmup", "0.05", "--paths", "3", "--json"]);
         assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{test}: {output:?}");
         let report = json(&output);
+        is_documented(&report);
         names(
             &report,
             &[
