@@ -109,17 +109,20 @@ pub struct TxBatch {
     arena: Vec<u8>,
     parts: Vec<Part>,
     bursts: Vec<BurstHead>,
-    /// Where the packet that is being written begins.
-    packet: PacketStart,
+    /// The packet that is being written.
+    packet: OpenPacket,
+    /// Bytes of the arena that parts speak of; those behind belong to the packet that is being written.
+    described: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct PacketStart {
+struct OpenPacket {
+    /// Where it begins in the arena.
     arena: usize,
     /// Index of the first part that holds bytes of it; an inline one may hold bytes of the packet before, too.
     part: usize,
-    /// Length of the burst before it.
-    burst_len: u32,
+    /// Bytes that it only names.
+    payload: u32,
 }
 
 impl TxBatch {
@@ -163,25 +166,48 @@ impl TxBatch {
     pub(crate) fn begin_burst(&mut self, to: SocketAddr, from: Option<IpAddr>, port: SourcePort) {
         let part = self.parts.len() as u32;
         self.bursts.push(BurstHead { to, from, port, ect: true, segment: 0, len: 0, first_part: part, end_part: part });
+        self.described = self.arena.len();
     }
 
     /// Begins a packet of the burst. Everything is written by [`Sink::put`] and [`payload`](Self::payload).
     pub(crate) fn begin_packet(&mut self) {
-        let burst_len = self.current().len;
-        let shared = matches!(self.parts.last(), Some(Part::Inline { .. })) && burst_len > 0;
-        let part = self.parts.len() - usize::from(shared);
-        self.packet = PacketStart { arena: self.arena.len(), part, burst_len };
+        let part = self.parts.len() - usize::from(self.continues_inline());
+        self.packet = OpenPacket { arena: self.arena.len(), part, payload: 0 };
+    }
+
+    /// Whether the burst's last part is inline, so that what is put next continues it.
+    fn continues_inline(&mut self) -> bool {
+        let first = self.current().first_part as usize;
+        matches!(self.parts[first..].last(), Some(Part::Inline { .. }))
+    }
+
+    /// Makes the parts speak of all that was put.
+    fn describe(&mut self) {
+        let (start, end) = (self.described, self.arena.len());
+        if start == end {
+            return;
+        }
+        self.described = end;
+        let added = (end - start) as u32;
+        if self.continues_inline()
+            && let Some(Part::Inline { len, .. }) = self.parts.last_mut()
+        {
+            *len += added;
+        } else {
+            self.parts.push(Part::Inline { start: start as u32, len: added });
+        }
     }
 
     /// Bytes of the packet so far.
     pub(crate) fn packet_len(&self) -> usize {
-        (self.bursts.last().expect("in a burst").len - self.packet.burst_len) as usize
+        self.arena.len() - self.packet.arena + self.packet.payload as usize
     }
 
     /// Names payload that the driver will gather.
     pub(crate) fn payload(&mut self, token: Token, offset: u32, len: u32) {
+        self.describe();
         self.parts.push(Part::Payload { token, offset, len });
-        self.current().len += len;
+        self.packet.payload += len;
     }
 
     /// Sets bits in a byte of the packet's header, `at` bytes from its start.
@@ -202,6 +228,7 @@ impl TxBatch {
 
     /// Appends the CRC32C of the packet so far.
     pub(crate) fn checksum(&mut self, mem: &impl Gather) {
+        self.describe();
         let mut sum = 0;
         for part in &self.parts[self.packet.part..] {
             match *part {
@@ -225,10 +252,12 @@ impl TxBatch {
 
     /// Ends the packet. The first one of a burst sets the segment size.
     pub(crate) fn end_packet(&mut self) {
+        self.describe();
         let len = self.packet_len() as u32;
         let end = self.parts.len() as u32;
         let burst = self.current();
         burst.end_part = end;
+        burst.len += len;
         if burst.segment == 0 {
             burst.segment = len;
         }
@@ -308,14 +337,6 @@ impl Sink for TxBatch {
     // Inlined, copies of fixed length become a few moves.
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        let start = self.arena.len() as u32;
         self.arena.extend_from_slice(bytes);
-        let len = bytes.len() as u32;
-        let first = self.current().first_part as usize;
-        match self.parts[first..].last_mut() {
-            Some(Part::Inline { start: s, len: l }) if *s + *l == start => *l += len,
-            _ => self.parts.push(Part::Inline { start, len }),
-        }
-        self.current().len += len;
     }
 }
