@@ -30,8 +30,12 @@ const GIVEN_UP: u32 = 8;
 const LOST_MEMORY: u64 = 4;
 
 /// What one acknowledgement newly covers.
-#[derive(Default)]
-struct Covered {
+#[derive(Debug, Default)]
+pub(super) struct Covered {
+    /// When it arrived.
+    at: Time,
+    /// Queueing delay of the newest packet that was measured.
+    queue_delay: Option<Span>,
     bytes: u64,
     packets: u32,
     /// The one sent last.
@@ -76,7 +80,8 @@ impl Conn {
         if next.is_before(ack.cumulative) || !ack.newest.is_before(next) {
             return Err(Fault::Violation);
         }
-        let mut queue_delay = None;
+        self.settle(cx, outbox);
+        let mut covered = Covered { at, smallest: u16::MAX, ..Covered::default() };
         for entry in ack.paths() {
             if usize::from(entry.path) >= self.paths.len() {
                 continue;
@@ -93,10 +98,9 @@ impl Conn {
                 self.round.recent_queue.rotate_right(1);
                 self.round.recent_queue[0] = queue;
                 self.round.samples += 1;
-                queue_delay = Some(queue);
+                covered.queue_delay = Some(queue);
             }
         }
-        let mut covered = Covered { smallest: u16::MAX, ..Covered::default() };
         let mut pn = self.sent.base();
         while pn.is_before(ack.cumulative) {
             // [ACK-6]
@@ -113,7 +117,7 @@ impl Conn {
                 self.cover(cx, pn, &mut covered, outbox, upper);
             }
         }
-        self.settle(cx, at, &covered, queue_delay, outbox);
+        self.unsettled = Some(covered);
         Ok(())
     }
 
@@ -128,6 +132,7 @@ impl Conn {
         if !refuse.pn.is_before(self.sent.next()) {
             return Err(Fault::Violation);
         }
+        self.settle(cx, outbox);
         for (message, refusal) in refuse.entries() {
             // A refusal of an earlier packet may have settled the message already.
             let failed = match refusal {
@@ -150,9 +155,9 @@ impl Conn {
                 upper.completed(token, Err(failure));
             }
         }
-        let mut covered = Covered { smallest: u16::MAX, ..Covered::default() };
+        let mut covered = Covered { at: cx.now, smallest: u16::MAX, ..Covered::default() };
         self.cover(cx, refuse.pn, &mut covered, outbox, upper);
-        self.settle(cx, cx.now, &covered, None, outbox);
+        self.unsettled = Some(covered);
         Ok(())
     }
 
@@ -190,8 +195,11 @@ impl Conn {
         }
     }
 
-    /// Draws the conclusions from what was covered.
-    fn settle(&mut self, cx: &mut Cx<'_>, at: Time, covered: &Covered, queue_delay: Option<Span>, outbox: &mut Outbox) {
+    /// Draws the conclusions from the last acknowledgement. They wait until what may be sent anyway has left, so that an
+    /// answer does not; at most until the next acknowledgement.
+    pub(super) fn settle(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
+        let Some(covered) = self.unsettled.take() else { return };
+        let (covered, at, queue_delay) = (&covered, covered.at, covered.queue_delay);
         let Some(newest) = covered.newest else { return };
         self.heard(cx.now);
         if self.backoff > 0 {
@@ -358,6 +366,7 @@ impl Conn {
 
     /// Runs what is due.
     pub(crate) fn on_timer(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
+        self.settle(cx, outbox);
         outbox.resume(cx.now);
         if self.reorder_at <= cx.now {
             self.reorder_at = Time::NEVER;

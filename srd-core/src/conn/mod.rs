@@ -28,6 +28,7 @@ use crate::time::{Span, Time};
 use crate::upper::Upper;
 use crate::wire::{DataHeader, DecodeError, Frame, Frames, Hello, Refusal, features, flags};
 
+use loss::Covered;
 use pacer::Pacer;
 
 /// What every call needs from the endpoint.
@@ -80,6 +81,8 @@ pub(crate) struct Conn {
     loss_at: Time,
     reorder_at: Time,
     lost_scratch: Vec<Seq>,
+    /// The last acknowledgement, whose conclusions have not been drawn.
+    unsettled: Option<Covered>,
 
     acks: Acks,
     inbox: Inbox,
@@ -174,6 +177,7 @@ impl Conn {
             loss_at: Time::NEVER,
             reorder_at: Time::NEVER,
             lost_scratch: Vec::new(),
+            unsettled: None,
             acks: Acks::new(remote.first_pn, config),
             inbox: Inbox::new(
                 remote.first_message,

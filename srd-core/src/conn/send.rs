@@ -97,6 +97,15 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) -> bool {
+        // An answer that fits into one datagram leaves before the conclusions from the last acknowledgement are drawn.
+        let at_once = self.tail_probe == TailProbe::Idle
+            && outbox.waiting() <= self.datagram.into()
+            && !outbox.has_again()
+            && self.may_send_data(outbox)
+            && self.pacer.next() <= cx.now;
+        if !at_once {
+            self.settle(cx, outbox);
+        }
         if self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             // Room for new packets is worth more than the memory of lost ones.
             self.sent.forget(cx.now);
