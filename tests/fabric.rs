@@ -213,7 +213,10 @@ fn random_loss() {
         to.assert_sound();
         assert!(from.take_departures().iter().all(|d| d.outcome.is_ok()), "messages failed");
         let mut missed = Vec::new();
-        miss(&mut missed, one >= 0.9 * clean, || format!("loss on one spine leaves {:.0} Mbit/s", mbit(one)));
+        // Whether to take a spine that loses 5 % at its word or to leave it is a matter of taste, and of chance; but its
+        // loss must not cost more than the spine.
+        let sound = 0.75 * 0.95 * clean;
+        miss(&mut missed, one >= sound, || format!("loss on one spine leaves {:.0} Mbit/s", mbit(one)));
         miss(&mut missed, shares[2] < 1.0, || format!("the lossy spine carries {:.2} of its share", shares[2]));
         miss(&mut missed, all >= 0.85 * clean, || format!("loss on all spines leaves {:.0} Mbit/s", mbit(all)));
         (late, missed)
