@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::driver::SourcePort;
-use crate::upper::{Gather, Token};
+use crate::upper::{Gather, Token, gather};
 use crate::wire::Sink;
 
 /// Datagrams of one path on their way to the driver: all `segment` bytes long, only the last may be shorter.
@@ -45,20 +45,7 @@ impl<'a> Burst<'a> {
         for part in self.parts {
             match *part {
                 Part::Inline { start, len } => f(self.inline(start, len)),
-                Part::Payload { token, offset, len } => {
-                    let (mut offset, mut left) = (offset, len as usize);
-                    while left > 0 {
-                        let slice = mem.payload(token, offset, left);
-                        assert!(
-                            !slice.is_empty() && slice.len() <= left,
-                            "Gather::payload returned {} of {left}",
-                            slice.len()
-                        );
-                        f(slice);
-                        offset += slice.len() as u32;
-                        left -= slice.len();
-                    }
-                }
+                Part::Payload { token, offset, len } => gather(mem, token, offset, len, &mut f),
             }
         }
     }
@@ -237,13 +224,7 @@ impl TxBatch {
                     sum = crc32c::crc32c_append(sum, &self.arena[first..(start + len) as usize]);
                 }
                 Part::Payload { token, offset, len } => {
-                    let (mut offset, mut left) = (offset, len as usize);
-                    while left > 0 {
-                        let slice = mem.payload(token, offset, left);
-                        sum = crc32c::crc32c_append(sum, slice);
-                        offset += slice.len() as u32;
-                        left -= slice.len();
-                    }
+                    gather(mem, token, offset, len, |slice| sum = crc32c::crc32c_append(sum, slice));
                 }
             }
         }

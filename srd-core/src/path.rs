@@ -93,6 +93,35 @@ impl Path {
     }
 }
 
+/// A set of path indices.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PathBits([u64; 4]);
+
+impl PathBits {
+    pub(crate) fn insert(&mut self, path: u8) {
+        self.0[usize::from(path / 64)] |= 1 << (path % 64);
+    }
+
+    pub(crate) fn contains(&self, path: u8) -> bool {
+        self.0[usize::from(path / 64)] & (1 << (path % 64)) != 0
+    }
+
+    /// Its members in rising order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u8> + use<> {
+        let (words, mut word) = (self.0, 0);
+        let mut bits = words[0];
+        std::iter::from_fn(move || {
+            while bits == 0 && word < 3 {
+                word += 1;
+                bits = words[word];
+            }
+            let bit = (bits != 0).then(|| bits.trailing_zeros())?;
+            bits &= bits - 1;
+            Some((word * 64) as u8 + bit as u8)
+        })
+    }
+}
+
 /// What a round's worth of samples says about all paths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundSignal {
@@ -121,6 +150,7 @@ pub(crate) struct PathSet {
 
 /// Rounds after which a step of leniency towards reordering is taken back (RFC 8985 decays it after 16 recoveries).
 const LENIENT_ROUNDS: u32 = 16;
+
 /// A source port that was given up, and is tried again.
 #[derive(Clone, Copy, Debug)]
 struct Retired {
@@ -516,5 +546,22 @@ impl PathSet {
                 replaced: p.replaced,
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PathBits;
+
+    #[test]
+    fn path_bits_hold_every_index() {
+        let mut bits = PathBits::default();
+        for path in [0, 63, 64, 200, 255] {
+            assert!(!bits.contains(path));
+            bits.insert(path);
+            assert!(bits.contains(path));
+        }
+        assert_eq!(bits.iter().collect::<Vec<_>>(), [0, 63, 64, 200, 255]);
+        assert_eq!(PathBits::default().iter().next(), None);
     }
 }

@@ -71,6 +71,24 @@ pub trait Gather {
     fn payload(&self, token: Token, offset: u32, len: usize) -> &[u8];
 }
 
+/// Calls `f` with the payload from `offset` on, `len` bytes in as many pieces as its memory has.
+pub(crate) fn gather<'m>(
+    mem: &'m (impl Gather + ?Sized),
+    token: Token,
+    mut offset: u32,
+    len: u32,
+    mut f: impl FnMut(&'m [u8]),
+) {
+    let mut left = len as usize;
+    while left > 0 {
+        let slice = mem.payload(token, offset, left);
+        assert!(!slice.is_empty() && slice.len() <= left, "Gather::payload returned {} of {left}", slice.len());
+        f(slice);
+        offset += slice.len() as u32;
+        left -= slice.len();
+    }
+}
+
 /// The storey above the transport. All methods are called from within [`Endpoint`](crate::Endpoint) methods, on the
 /// caller's thread.
 pub trait Upper: Gather {

@@ -4,6 +4,7 @@ use super::send::PROBE_NUMBERS;
 use super::{Conn, Cx, Fault, Round, TailProbe};
 use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
+use crate::path::PathBits;
 use crate::rtt::Rtt;
 use crate::sent::{Fate, Sent};
 use crate::seq::Seq;
@@ -43,8 +44,8 @@ pub(super) struct Covered {
     round_over: bool,
     smallest: u16,
     largest: u16,
-    /// Paths that had packets covered, one bit each.
-    paths: [u64; 4],
+    /// Paths that had packets covered.
+    paths: PathBits,
 }
 
 impl Conn {
@@ -177,7 +178,7 @@ impl Conn {
                 covered.bytes += u64::from(s.bytes);
                 covered.smallest = covered.smallest.min(s.bytes);
                 covered.largest = covered.largest.max(s.bytes);
-                covered.paths[usize::from(s.path / 64)] |= 1 << (s.path % 64);
+                covered.paths.insert(s.path);
                 covered.round_over |= !pn.is_before(self.round.end);
                 if covered.newest.is_none_or(|n| n.at <= s.at) {
                     covered.newest = Some(s);
@@ -224,13 +225,9 @@ impl Conn {
             host_delay: self.host_delay(),
         });
 
-        for (w, mut bits) in covered.paths.into_iter().enumerate() {
-            while bits != 0 {
-                let path = (w * 64) as u8 + bits.trailing_zeros() as u8;
-                bits &= bits - 1;
-                let due = self.paths.detect_lost(path, cx.now, &self.sent, &mut self.lost_scratch);
-                self.reorder_at = self.reorder_at.min(due);
-            }
+        for path in covered.paths.iter() {
+            let due = self.paths.detect_lost(path, cx.now, &self.sent, &mut self.lost_scratch);
+            self.reorder_at = self.reorder_at.min(due);
         }
         self.declare_lost(cx, LossCause::Overtaken, outbox);
         if cx.now >= self.next_scan {
@@ -282,6 +279,7 @@ impl Conn {
     }
 
     fn end_round(&mut self, at: Time) {
+        let host_delay = self.host_delay();
         let signal = self.paths.end_round();
         let round = &mut self.round;
         // A round of few samples says little: take the least of the last four, so that noise does not pass for a queue.
@@ -293,7 +291,7 @@ impl Conn {
             marked: signal.marked,
             limited: round.limited,
             delivery_rate: round.bytes as f64 / at.since(round.start).as_secs_f64().max(1e-9),
-            host_delay: (self.host.srtt() + self.host.var() * 2).min(MAX_HOST_DELAY),
+            host_delay,
         });
         let was_limited = round.limited;
         *round = Round {
@@ -428,19 +426,18 @@ impl Conn {
     /// others has arrived; the path pays for it, unless most packets of this round are gone: then it is no matter of paths.
     fn blame(&mut self, cx: &mut Cx<'_>) {
         let mut lost = std::mem::take(&mut self.lost_scratch);
-        let mut blamed = [0u64; 4];
+        let mut blamed = PathBits::default();
         for i in 0..lost.len() {
             let Some(&s) = self.sent.get(lost[i]) else { continue };
-            let (word, bit) = (usize::from(s.path / 64), 1u64 << (s.path % 64));
-            if blamed[word] & bit == 0 && self.paths.others_alive(s.path, s.at) {
-                blamed[word] |= bit;
+            if !blamed.contains(s.path) && self.paths.others_alive(s.path, s.at) {
+                blamed.insert(s.path);
                 if !self.round.is_disaster() && self.paths.get(s.path).life == s.path_life {
                     self.paths.on_silence(s.path, cx.now, cx.config, &mut lost);
                 }
             }
         }
         let sent = &self.sent;
-        lost.retain(|&pn| sent.get(pn).is_some_and(|s| blamed[usize::from(s.path / 64)] & (1 << (s.path % 64)) != 0));
+        lost.retain(|&pn| sent.get(pn).is_some_and(|s| blamed.contains(s.path)));
         self.lost_scratch = lost;
         cx.stats.paths_replaced += self.paths.take_replaced();
     }

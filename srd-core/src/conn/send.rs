@@ -11,9 +11,9 @@ use crate::path::UNPROVEN_PACKETS;
 use crate::sent::SentInfo;
 use crate::stats::PathState;
 use crate::time::{Span, Time};
-use crate::upper::Upper;
+use crate::upper::{Upper, gather};
 use crate::wire::{
-    CHECKSUM_LEN, DataHeader, TRACKED_HEADER, UNTRACKED_HEADER, encode_untracked, flags, fragment_len,
+    CHECKSUM_LEN, DataHeader, Sink, TRACKED_HEADER, UNTRACKED_HEADER, encode_untracked, flags, fragment_len,
     write_fragment_head, write_ping,
 };
 
@@ -132,15 +132,11 @@ impl Conn {
             self.send_ping(cx, route, path, size.into(), outbox, upper, batch);
             return true;
         }
-        if self.may_send_data(outbox) {
-            if self.pacer.next() <= cx.now {
-                self.send_data(cx, route, outbox, upper, batch);
-                return true;
-            }
-            self.round.limited = true;
-        } else if outbox.is_waiting() {
-            self.round.limited = true;
+        if self.may_send_data(outbox) && self.pacer.next() <= cx.now {
+            self.send_data(cx, route, outbox, upper, batch);
+            return true;
         }
+        self.round.limited |= outbox.is_waiting();
         if self.ping {
             self.ping = false;
             let path = self.pick(cx, None);
@@ -227,8 +223,7 @@ impl Conn {
             }
         }
         if self.acks.pending() && packets < MAX_SEGMENTS {
-            let checksum = if self.checksum { CHECKSUM_LEN } else { 0 };
-            let len = UNTRACKED_HEADER + checksum + self.acks.len();
+            let len = UNTRACKED_HEADER + self.trailer() + self.acks.len();
             if len <= segment
                 && bytes as usize + len <= cx.config.max_burst as usize
                 && (bytes as usize).is_multiple_of(segment)
@@ -336,14 +331,7 @@ impl Conn {
         if len > COPY_BELOW {
             batch.payload(cut.token, offset, len);
         } else {
-            let (mut offset, mut left) = (offset, len as usize);
-            while left > 0 {
-                let slice = upper.payload(cut.token, offset, left);
-                assert!(!slice.is_empty() && slice.len() <= left, "Gather::payload returned {} of {left}", slice.len());
-                crate::wire::Sink::put(batch, slice);
-                offset += slice.len() as u32;
-                left -= slice.len();
-            }
+            gather(upper, cut.token, offset, len, |slice| batch.put(slice));
         }
         self.sent.add_piece(cut.piece);
     }
