@@ -36,7 +36,7 @@ impl PeerId {
         PeerId(slot as u32 | generation << INDEX_BITS)
     }
 
-    fn slot(self) -> usize {
+    pub(crate) fn slot(self) -> usize {
         (self.0 & ((1 << INDEX_BITS) - 1)) as usize
     }
 
