@@ -43,7 +43,10 @@ pub struct MrKeys {
 }
 
 /// A buffer of a work request.
+///
+/// Laid out as `struct ibv_sge`, so that lists of them need no copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub struct Sge {
     /// Address of its first byte, in the region's address space.
     pub addr: u64,

@@ -137,22 +137,55 @@ pub(super) enum End {
 }
 
 impl<M: HostMemory> Card<M> {
-    /// Posts a send. Errors of the request itself come as completions.
+    /// Posts sends, in order, up to the first one that cannot be posted. Returns how many were. Errors of a request that
+    /// was posted come as its completion.
     ///
     /// # Errors
-    /// It was not posted: there is no such queue pair, its state forbids it, it is of the wrong shape, or the send queue
-    /// is full ([`CardError::NoMemory`]).
+    /// The next one was not posted: there is no such queue pair, its state forbids it, it is of the wrong shape, or the
+    /// send queue is full ([`CardError::NoMemory`]).
     pub fn post_send(
         &mut self,
         endpoint: &mut Endpoint,
         now: Time,
         qpn: u16,
-        wr: &SendWr<'_>,
+        wrs: &[SendWr<'_>],
+    ) -> (usize, Result<(), CardError>) {
+        self.now = now;
+        for (done, wr) in wrs.iter().enumerate() {
+            if let Err(error) = self.check_send(qpn, wr, 0) {
+                return (done, Err(error));
+            }
+            self.go(endpoint, qpn, wr);
+        }
+        (wrs.len(), Ok(()))
+    }
+
+    /// Posts all of the sends or none of them.
+    ///
+    /// # Errors
+    /// As for [`post_send`](Self::post_send); none was posted.
+    pub fn post_send_all(
+        &mut self,
+        endpoint: &mut Endpoint,
+        now: Time,
+        qpn: u16,
+        wrs: &[SendWr<'_>],
     ) -> Result<(), CardError> {
         self.now = now;
-        let qp = self.qp_mut(qpn).ok_or(NO_QP)?;
-        let state = qp.attr.state;
-        if !matches!(state, QpState::Rts | QpState::Sqd) {
+        for (before, wr) in wrs.iter().enumerate() {
+            self.check_send(qpn, wr, before as u32)?;
+        }
+        for wr in wrs {
+            self.go(endpoint, qpn, wr);
+        }
+        Ok(())
+    }
+
+    /// Whether a send can be posted after `before` others.
+    #[inline]
+    fn check_send(&self, qpn: u16, wr: &SendWr<'_>, before: u32) -> Result<(), CardError> {
+        let qp = self.qp(qpn).ok_or(NO_QP)?;
+        if !matches!(qp.attr.state, QpState::Rts | QpState::Sqd) {
             return Err(CardError::Invalid("the queue pair is not in RTS or SQD"));
         }
         let cap = &qp.attr.cap;
@@ -166,12 +199,19 @@ impl<M: HostMemory> Card<M> {
         if !fits {
             return Err(CardError::Invalid("more buffers or inline bytes than the queue pair permits"));
         }
-        if qp.sq_used >= cap.send_wr {
+        if qp.sq_used + before >= cap.send_wr {
             return Err(CardError::NoMemory("the send queue is full; poll completions"));
         }
+        Ok(())
+    }
+
+    #[inline]
+    fn go(&mut self, endpoint: &mut Endpoint, qpn: u16, wr: &SendWr<'_>) {
+        let qp = self.qp_mut(qpn).expect("it was checked");
         qp.sq_used += 1;
+        let parks = qp.attr.state == QpState::Sqd;
         match self.start(qpn, wr) {
-            Ok(out) if state == QpState::Sqd => self.qp_mut(qpn).expect("it posted").parked.push(out as u32),
+            Ok(out) if parks => self.qp_mut(qpn).expect("it posted").parked.push(out as u32),
             Ok(out) => self.dispatch(endpoint, out),
             Err(status) => {
                 let opcode = match wr.op {
@@ -183,7 +223,6 @@ impl<M: HostMemory> Card<M> {
                 self.finish(qpn, wr.wr_id, opcode, status, 0, to);
             }
         }
-        Ok(())
     }
 
     /// Makes the message of a work request.
