@@ -107,7 +107,7 @@ fn sends_writes_and_reads_between_two_cards_and_within_one() {
         };
         b.nic.post_recv(b.qpn, 7, &[b.sge(4096, 8928)]).unwrap();
         post(1, SendOp::Send { imm: Some(0xabcd) }, a.sge(0, 8000));
-        let mut done = vec![b.wait(), a.wait()];
+        let mut done = [b.wait(), a.wait()];
         done.sort_by_key(|c| c.opcode.is_recv());
         assert_eq!((done[0].wr_id, done[0].status), (1, Status::Ok));
         assert_eq!((done[1].wr_id, done[1].byte_len, done[1].imm), (7, 8000, Some(0xabcd)));
