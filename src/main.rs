@@ -9,6 +9,7 @@ mod perf;
 mod progress;
 mod render;
 mod report;
+mod results;
 mod transport;
 mod units;
 

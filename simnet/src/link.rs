@@ -9,6 +9,7 @@ use srd_core::{Ecn, Span, Time};
 
 use crate::log::DropReason;
 use crate::packet::{IP_UDP_OVERHEAD, Packet};
+use crate::pool::Pool;
 use crate::rng::Rng;
 
 /// A part of a link. A link has at most one of each kind; packets pass them in the order of this list.
@@ -45,12 +46,14 @@ pub struct Queue {
     pub limit: u64,
     /// Queue length in bytes from which ECN-capable packets are marked; `u64::MAX` for never.
     pub ecn: u64,
+    /// Bytes beyond `ecn` over which the probability of a mark rises from 0 to 1; 0 marks all.
+    pub ramp: u64,
 }
 
 impl Queue {
     /// A queue that marks above half its limit.
     pub fn new(rate: u64, limit: u64) -> Queue {
-        Queue { rate, limit, ecn: limit / 2 }
+        Queue { rate, limit, ecn: limit / 2, ramp: 0 }
     }
 }
 
@@ -116,6 +119,13 @@ pub struct LinkStats {
     pub busy: Span,
 }
 
+/// Lengths of a queue as packets found them, in 64ths of its limit.
+#[derive(Clone, Debug)]
+struct Lengths {
+    unit: u64,
+    counts: [u32; 65],
+}
+
 impl LinkStats {
     /// Share of `elapsed` in which the transmitter was busy.
     pub fn utilisation(&self, elapsed: Span) -> f64 {
@@ -143,6 +153,9 @@ pub struct Link {
     burst_bad: bool,
     /// Departure time and bytes of every packet in the queue.
     waiting: VecDeque<(Time, u32)>,
+    lengths: Option<Box<Lengths>>,
+    /// The buffer that it shares with others.
+    pub(crate) pool: Option<u32>,
     queued: u64,
     busy_until: Time,
     /// Remainder of the last division by the rate, so that small packets on fast links add up exactly.
@@ -157,6 +170,8 @@ impl Link {
             rng,
             burst_bad: false,
             waiting: VecDeque::new(),
+            lengths: None,
+            pool: None,
             queued: 0,
             busy_until: Time::ZERO,
             carry: 0,
@@ -191,9 +206,35 @@ impl Link {
         &self.parts
     }
 
+    /// Bytes that may wait before it; `u64::MAX` without a queue.
+    pub fn limit(&self) -> u64 {
+        self.parts.iter().find_map(|p| if let Part::Queue(q) = p { Some(q.limit) } else { None }).unwrap_or(u64::MAX)
+    }
+
     /// Counters.
     pub fn stats(&self) -> &LinkStats {
         &self.stats
+    }
+
+    /// Starts all counters at zero, and counts queue lengths for [`queue_percentile`](Self::queue_percentile) in steps of a
+    /// 64th of `scale` bytes.
+    pub fn measure(&mut self, scale: u64) {
+        self.stats = LinkStats::default();
+        self.lengths = Some(Box::new(Lengths { unit: (scale / 64).max(1), counts: [0; 65] }));
+    }
+
+    /// The queue length in bytes that a share `q` of the packets did not find exceeded, rounded up to a 64th of the scale.
+    pub fn queue_percentile(&self, q: f64) -> u64 {
+        let Some(lengths) = &self.lengths else { return 0 };
+        let total: u64 = lengths.counts.iter().map(|c| u64::from(*c)).sum();
+        let mut left = (q * total as f64).ceil() as u64;
+        for (i, count) in lengths.counts.iter().enumerate() {
+            if u64::from(*count) >= left {
+                return (i as u64 * lengths.unit).min(self.stats.max_queue);
+            }
+            left -= u64::from(*count);
+        }
+        self.stats.max_queue
     }
 
     /// Bytes in the queue at `now`.
@@ -206,23 +247,30 @@ impl Link {
     }
 
     /// Passes a packet through all parts.
-    pub(crate) fn pass(&mut self, now: Time, packet: &mut Packet) -> Passage {
+    pub(crate) fn pass(&mut self, now: Time, packet: &mut Packet, mut pool: Option<&mut Pool>) -> Passage {
         let mut at = now;
         let mut copy = None;
         for i in 0..self.parts.len() {
             let dropped = match self.parts[i] {
                 Part::Blackhole => Some(DropReason::Blackhole),
-                Part::Mtu(mtu) => (packet.data.len() as u32 + IP_UDP_OVERHEAD > mtu).then_some(DropReason::Mtu),
+                Part::Mtu(mtu) => (packet.len + IP_UDP_OVERHEAD > mtu).then_some(DropReason::Mtu),
                 Part::Loss(ppm) => self.rng.chance(ppm).then_some(DropReason::Loss),
                 Part::Burst(burst) => self.in_burst(burst).then_some(DropReason::Loss),
                 Part::Corrupt(ppm) => {
                     if self.rng.chance(ppm) {
+                        let before = packet.data.len() as u32;
                         corrupt(&mut packet.data, &mut self.rng);
+                        if packet.gaps.is_empty() {
+                            packet.len = packet.len + packet.data.len() as u32 - before;
+                        } else {
+                            // Gaps stay where they are, so the bytes between them must, too.
+                            packet.data.resize(before as usize, 0);
+                        }
                         packet.corrupted = true;
                     }
                     None
                 }
-                Part::Queue(queue) => match self.enqueue(at, queue, packet) {
+                Part::Queue(queue) => match self.enqueue(at, queue, packet, pool.as_deref_mut()) {
                     Some(departure) => {
                         at = departure;
                         None
@@ -271,14 +319,25 @@ impl Link {
     }
 
     /// When the packet will have left, or `None` if the queue has no room for it.
-    fn enqueue(&mut self, now: Time, queue: Queue, packet: &mut Packet) -> Option<Time> {
+    fn enqueue(&mut self, now: Time, queue: Queue, packet: &mut Packet, pool: Option<&mut Pool>) -> Option<Time> {
         let bytes = packet.wire_bytes();
         let before = self.queued(now);
         let queued = before + u64::from(bytes);
-        if queued > queue.limit && before > 0 {
+        let mut limit = queue.limit;
+        let pool = match pool {
+            Some(pool) => {
+                limit = limit.min(pool.threshold(now));
+                Some(pool)
+            }
+            None => None,
+        };
+        if let Some(lengths) = &mut self.lengths {
+            lengths.counts[before.div_ceil(lengths.unit).min(64) as usize] += 1;
+        }
+        if queued > limit && before > 0 {
             return None;
         }
-        if before >= queue.ecn && packet.ecn == Ecn::Ect {
+        if before >= queue.ecn && packet.ecn == Ecn::Ect && self.marks(before - queue.ecn, queue.ramp) {
             packet.ecn = Ecn::Ce;
             self.stats.marked += 1;
         }
@@ -294,7 +353,15 @@ impl Link {
         self.stats.max_queue = self.stats.max_queue.max(queued);
         self.queued = queued;
         self.waiting.push_back((self.busy_until, bytes));
+        if let Some(pool) = pool {
+            pool.take(self.busy_until, bytes);
+        }
         Some(self.busy_until)
+    }
+
+    /// Whether a packet is marked that found the queue `excess` bytes longer than where marking begins.
+    fn marks(&mut self, excess: u64, ramp: u64) -> bool {
+        excess >= ramp || self.rng.below(ramp) < excess
     }
 }
 

@@ -7,14 +7,16 @@ use crate::rng::mix;
 #[derive(Debug)]
 pub struct Switch {
     seed: u64,
-    /// For every destination host, its group: where in `members` it starts and how long it is.
-    routes: Vec<(u32, u32)>,
+    /// For every destination host, the number of its group; the first one is empty.
+    routes: Vec<u16>,
+    /// Where in `members` a group starts and how long it is.
+    groups: Vec<(u32, u32)>,
     members: Vec<LinkId>,
 }
 
 impl Switch {
     pub(crate) fn new(seed: u64) -> Switch {
-        Switch { seed, routes: Vec::new(), members: Vec::new() }
+        Switch { seed, routes: Vec::new(), groups: vec![(0, 0)], members: Vec::new() }
     }
 
     /// Sends what goes to any of `hosts` over one of `links`, chosen by the hash of addresses, ports and seed.
@@ -23,15 +25,32 @@ impl Switch {
     /// If `links` is empty.
     pub fn route(&mut self, hosts: impl IntoIterator<Item = HostId>, links: &[LinkId]) {
         assert!(!links.is_empty(), "a route needs a link");
-        let group = (self.members.len() as u32, links.len() as u32);
-        self.members.extend_from_slice(links);
+        let group = self.group(links);
         for host in hosts {
             let i = host.0 as usize;
             if self.routes.len() <= i {
-                self.routes.resize(i + 1, (0, 0));
+                self.routes.resize(i + 1, 0);
             }
             self.routes[i] = group;
         }
+    }
+
+    /// Forgets all routes.
+    pub fn clear_routes(&mut self) {
+        self.routes.fill(0);
+        self.groups.truncate(1);
+        self.members.clear();
+    }
+
+    /// The group of these links; those that are used often are found at the end.
+    fn group(&mut self, links: &[LinkId]) -> u16 {
+        let same = |&(first, len): &(u32, u32)| &self.members[first as usize..(first + len) as usize] == links;
+        let found = self.groups.iter().rposition(same).unwrap_or_else(|| {
+            self.groups.push((self.members.len() as u32, links.len() as u32));
+            self.members.extend_from_slice(links);
+            self.groups.len() - 1
+        });
+        u16::try_from(found).expect("a switch has fewer than 65,536 groups of links")
     }
 
     /// Changes the seed, and with it the link of every flow.
@@ -40,7 +59,7 @@ impl Switch {
     }
 
     pub(crate) fn next(&self, packet: &Packet) -> Option<LinkId> {
-        let &(first, len) = self.routes.get(packet.to.0 as usize)?;
+        let &(first, len) = self.groups.get(usize::from(*self.routes.get(packet.to.0 as usize)?))?;
         match len {
             0 => None,
             1 => Some(self.members[first as usize]),
@@ -62,7 +81,8 @@ mod tests {
         let (src, dst) = (Addr::of(HostId(0), port), Addr::of(HostId(1), 4791));
         let flow = flow_hash(src, dst);
         let (ecn, sent) = (Ecn::NotEct, Time::ZERO);
-        Packet { serial: 0, src, dst, to: HostId(1), flow, ecn, corrupted: false, sent, data: Vec::new() }
+        let (data, gaps) = (Vec::new(), Vec::new());
+        Packet { serial: 0, src, dst, to: HostId(1), flow, ecn, corrupted: false, sent, len: 0, data, gaps }
     }
 
     #[test]

@@ -1,0 +1,78 @@
+//! The speed of the simulator: a permutation of 2 MB over a fat tree, every host running the real transport.
+//!
+//! `cargo run --release -p simnet --example permutation -- [HOSTS] [MTU] [SEED]`
+
+use std::time::Instant;
+
+use simnet::experiment::{Experiment, FlowSpec, Messages, Transport};
+use simnet::{Buffers, Clos, Rng};
+use srd_core::{Config, Span};
+
+fn main() {
+    let numbers: Vec<u64> = std::env::args().skip(1).map(|a| a.parse().expect("a number")).collect();
+    let number = |i: usize, default: u64| numbers.get(i).copied().unwrap_or(default);
+    let (hosts, mtu, seed) = (number(0, 1_024) as usize, number(1, 9_000) as u32, number(2, 1));
+    let k = (2..).step_by(2).find(|k| k * k * k / 4 >= hosts).expect("some radix is large enough");
+    let mut order: Vec<usize> = (0..hosts).collect();
+    let mut rng = Rng::new(seed);
+    // Sattolo's shuffle: one cycle, so that nobody sends to itself.
+    for i in (1..hosts).rev() {
+        order.swap(i, rng.below(i as u64) as usize);
+    }
+    let flow = |(from, to): (usize, &usize)| FlowSpec {
+        from: (from, 0),
+        to: (*to, 0),
+        bytes: Some(2_000_000),
+        start: Span::ZERO,
+        after: Vec::new(),
+        rate: None,
+        transport: Transport::Srd,
+        background: false,
+    };
+    let clos = Clos::fat_tree(k, hosts, 100_000_000_000, Span::from_micros(1));
+    let config = Config { max_datagram: (mtu - 28) as u16, max_rate: 12_500_000_000, ..Config::fabric() };
+    let experiment = Experiment {
+        seed,
+        plan: clos.plan().expect("a valid tree"),
+        buffers: Buffers { port: 1_000_000, shared: None, ecn: Some((200_000, 800_000)), nic: 16_000_000 },
+        polarised: false,
+        mtu,
+        flows: order.iter().enumerate().map(flow).collect(),
+        faults: Vec::new(),
+        descheduling: None,
+        srd: config.check().expect("a valid configuration"),
+        messages: Messages { bytes: 4_000_000, depth: 1 },
+        warm: true,
+        limit: Span::from_millis(20),
+        sample: None,
+    };
+    let began = Instant::now();
+    let outcome = experiment.run(|_| true).expect("a valid experiment");
+    let wall = began.elapsed().as_secs_f64();
+    let mut times: Vec<f64> = outcome.flows.iter().filter_map(|f| Some(f.fct?.as_micros_f64())).collect();
+    times.sort_by(f64::total_cmp);
+    let hops: u64 = outcome.links.iter().map(|l| l.packets).sum();
+    println!(
+        "{} of {hosts} flows done, FCT median {:.1} max {:.1} us; {} packets, {hops} hops, {} drops, {} resent; \
+         {} events in {wall:.2} s: {:.2} M events/s; peak memory {:.0} MB",
+        times.len(),
+        times.get(times.len() / 2).unwrap_or(&f64::NAN),
+        times.last().unwrap_or(&f64::NAN),
+        outcome.packets,
+        outcome.drops,
+        outcome.flows.iter().map(|f| f.retransmits).sum::<u64>(),
+        outcome.events,
+        outcome.events as f64 / wall / 1e6,
+        peak_memory_mb()
+    );
+    if let Some(what) = outcome.broken {
+        println!("broken: {what}");
+    }
+}
+
+/// Peak resident set size, from the kernel.
+fn peak_memory_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0
+}

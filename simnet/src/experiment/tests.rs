@@ -1,0 +1,1 @@
+//! Small experiments whose outcome is known.
