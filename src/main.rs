@@ -10,6 +10,7 @@ mod progress;
 mod render;
 mod report;
 mod results;
+mod sim;
 mod transport;
 mod units;
 
@@ -43,6 +44,8 @@ enum Command {
     /// Measure latency, bandwidth and message rate between two hosts
     #[command(subcommand)]
     Perf(perf::Perf),
+    /// Run experiments in a simulated network: incasts, permutations, failures, scenarios of your own
+    Sim(sim::SimArgs),
 }
 
 /// What stands on standard output with `--json` when there is nothing better.
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
     let (json, outcome) = match &cli.command {
         Command::Demo(args) => (args.json, demo::run(args)),
         Command::Perf(perf) => (perf.json(), perf.run()),
+        Command::Sim(args) => (args.json, sim::run(args)),
     };
     let exit = outcome.unwrap_or_else(|fault| {
         if json {

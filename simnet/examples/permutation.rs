@@ -28,6 +28,7 @@ fn main() {
         rate: None,
         transport: Transport::Srd,
         background: false,
+        via: None,
     };
     let clos = Clos::fat_tree(k, hosts, 100_000_000_000, Span::from_micros(1));
     let config = Config { max_datagram: (mtu - 28) as u16, max_rate: 12_500_000_000, ..Config::fabric() };

@@ -163,6 +163,11 @@ impl Host {
         &self.stats
     }
 
+    /// Its source ports.
+    pub fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
     /// How often it was started, less one.
     pub fn incarnation(&self) -> u32 {
         self.incarnation

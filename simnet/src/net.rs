@@ -6,7 +6,7 @@ use srd_core::{Ecn, Time};
 
 use crate::link::{Link, Part, Passage};
 use crate::log::{DropReason, Log, LogEvent};
-use crate::packet::{Addr, Arena, HostId, IP_UDP_OVERHEAD, LinkId, Packet, PacketId, SwitchId};
+use crate::packet::{Addr, Arena, HostId, IP_UDP_OVERHEAD, LinkId, Packet, PacketId, SwitchId, flow_hash};
 use crate::pool::Pool;
 use crate::queue::EventQueue;
 use crate::rng::Rng;
@@ -197,6 +197,21 @@ impl Net {
         self.events.push(at.max(self.now), Event::Nudge { host });
     }
 
+    /// The switches that packets between these addresses pass at present.
+    pub fn trace(&self, src: Addr, dst: Addr) -> Vec<SwitchId> {
+        let mut out = Vec::new();
+        let (Some(from), Some(to)) = (src.host(), dst.host()) else { return out };
+        let mut link = self.uplinks.get(from.0 as usize).copied().flatten();
+        while let Some(at) = link
+            && let End::Switch(switch) = self.ends[at.0 as usize]
+            && out.len() < self.switches.len()
+        {
+            out.push(switch);
+            link = self.switches[switch.0 as usize].next(to, flow_hash(src, dst));
+        }
+        out
+    }
+
     /// Ends the run with the message that a rule was broken. The first one counts.
     pub fn violate(&mut self, what: String) {
         if self.violation.is_none() {
@@ -238,9 +253,11 @@ impl Net {
             return Some(self.packets.get(packet).to);
         }
         match self.ends[link.0 as usize] {
-            End::Host(host) => Some(host),
+            // Several hosts may share a cable; the address says which one it is.
+            End::Host(_) => Some(self.packets.get(packet).to),
             End::Switch(switch) => {
-                match self.switches[switch.0 as usize].next(self.packets.get(packet)) {
+                match self.switches[switch.0 as usize].next(self.packets.get(packet).to, self.packets.get(packet).flow)
+                {
                     Some(next) => self.enter(next, packet),
                     None => self.drop_on(link, packet, DropReason::NoRoute),
                 }

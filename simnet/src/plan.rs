@@ -204,7 +204,12 @@ impl Plan {
             for spine in 0..c.spines {
                 for k in 0..c.spine_up {
                     let core = first + spine * group + k % group;
-                    self.cable(Port::Switch(leaves + pod * c.spines + spine), Port::Switch(core), c.rates[2], c.delays[2]);
+                    self.cable(
+                        Port::Switch(leaves + pod * c.spines + spine),
+                        Port::Switch(core),
+                        c.rates[2],
+                        c.delays[2],
+                    );
                 }
             }
         }
@@ -344,7 +349,6 @@ pub struct Cabling {
     switches: Vec<SwitchId>,
     /// Per server, the hosts on it.
     hosts: Vec<Vec<HostId>>,
-    buffers: Buffers,
 }
 
 impl Cabling {
@@ -369,7 +373,7 @@ impl Cabling {
             }
             links.push((there, back));
         }
-        let cabling = Cabling { plan, links, switches, hosts, buffers };
+        let cabling = Cabling { plan, links, switches, hosts };
         if let Some((bytes, alpha)) = buffers.shared {
             for switch in 0..cabling.switches.len() {
                 net.share_buffer(&cabling.links_from(Port::Switch(switch)), bytes, alpha);
@@ -438,9 +442,9 @@ impl Cabling {
         self.switches.iter().for_each(|s| net.switch_mut(*s).rehash(seed));
     }
 
-    /// The queue of a cable's links that leave a switch, for a new rate.
-    pub fn queue(&self, rate: u64) -> Queue {
-        queue(rate, &self.buffers)
+    /// The world's number of a switch of the plan.
+    pub fn switch(&self, switch: usize) -> SwitchId {
+        self.switches[switch]
     }
 
     /// Name of a link: its ends.

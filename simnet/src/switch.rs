@@ -1,6 +1,6 @@
 //! Switches: a routing table and an ECMP hash with a seed of its own.
 
-use crate::packet::{HostId, LinkId, Packet};
+use crate::packet::{HostId, LinkId};
 use crate::rng::mix;
 
 /// A switch. It has no idea whether its links work: a dead one swallows what is hashed to it.
@@ -58,13 +58,13 @@ impl Switch {
         self.seed = seed;
     }
 
-    pub(crate) fn next(&self, packet: &Packet) -> Option<LinkId> {
-        let &(first, len) = self.groups.get(usize::from(*self.routes.get(packet.to.0 as usize)?))?;
+    pub(crate) fn next(&self, to: HostId, flow: u64) -> Option<LinkId> {
+        let &(first, len) = self.groups.get(usize::from(*self.routes.get(to.0 as usize)?))?;
         match len {
             0 => None,
             1 => Some(self.members[first as usize]),
             _ => {
-                let hash = mix(packet.flow ^ self.seed) >> 32;
+                let hash = mix(flow ^ self.seed) >> 32;
                 Some(self.members[first as usize + ((hash * u64::from(len)) >> 32) as usize])
             }
         }
@@ -75,14 +75,9 @@ impl Switch {
 mod tests {
     use super::*;
     use crate::packet::{Addr, flow_hash};
-    use srd_core::{Ecn, Time};
 
-    fn packet(port: u16) -> Packet {
-        let (src, dst) = (Addr::of(HostId(0), port), Addr::of(HostId(1), 4791));
-        let flow = flow_hash(src, dst);
-        let (ecn, sent) = (Ecn::NotEct, Time::ZERO);
-        let (data, gaps) = (Vec::new(), Vec::new());
-        Packet { serial: 0, src, dst, to: HostId(1), flow, ecn, corrupted: false, sent, len: 0, data, gaps }
+    fn flow(port: u16) -> u64 {
+        flow_hash(Addr::of(HostId(0), port), Addr::of(HostId(1), 4791))
     }
 
     #[test]
@@ -90,21 +85,21 @@ mod tests {
         let mut switch = Switch::new(11);
         let links: Vec<LinkId> = (0..8).map(LinkId).collect();
         switch.route([HostId(1)], &links);
-        let chosen: Vec<LinkId> = (0..8_000).map(|p| switch.next(&packet(p)).expect("a route")).collect();
+        let chosen: Vec<LinkId> = (0..8_000).map(|p| switch.next(HostId(1), flow(p)).expect("a route")).collect();
         for link in &links {
             let share = chosen.iter().filter(|l| *l == link).count();
             assert!((850..1_150).contains(&share), "{share} of 8000 ports on {link:?}");
         }
         switch.rehash(12);
-        let moved = (0..8_000).filter(|p| switch.next(&packet(*p)) != Some(chosen[usize::from(*p)])).count();
+        let moved = (0..8_000).filter(|p| switch.next(HostId(1), flow(*p)) != Some(chosen[usize::from(*p)])).count();
         assert!(moved > 6_500, "{moved} of 8000 flows moved");
     }
 
     #[test]
     fn next_without_a_route_is_none() {
         let mut switch = Switch::new(1);
-        assert_eq!(switch.next(&packet(1)), None);
+        assert_eq!(switch.next(HostId(1), flow(1)), None);
         switch.route([HostId(5)], &[LinkId(0)]);
-        assert_eq!(switch.next(&packet(1)), None);
+        assert_eq!(switch.next(HostId(1), flow(1)), None);
     }
 }

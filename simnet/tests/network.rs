@@ -68,8 +68,10 @@ impl Node for Raw {
     }
 }
 
-const EDGE: [Part; 2] =
-    [Part::Queue(Queue { rate: 100_000_000_000, limit: 1 << 20, ecn: 1 << 19, ramp: 0 }), Part::Delay(Span::from_micros(1))];
+const EDGE: [Part; 2] = [
+    Part::Queue(Queue { rate: 100_000_000_000, limit: 1 << 20, ecn: 1 << 19, ramp: 0 }),
+    Part::Delay(Span::from_micros(1)),
+];
 
 fn hosts(n: usize) -> Vec<(HostSpec, Raw)> {
     (0..n).map(|_| (HostSpec::default(), Raw::default())).collect()

@@ -40,7 +40,8 @@ pub struct Fault {
 
 /// Puts a fault into the schedule of an experiment that began at `start`.
 pub(super) fn schedule(world: &mut World<Station>, cabling: &Rc<Cabling>, fault: &Fault, start: Time) {
-    let links = |back: bool| fault.cables.iter().map(move |c| if back { cabling.links[*c].1 } else { cabling.links[*c].0 });
+    let links =
+        |back: bool| fault.cables.iter().map(move |c| if back { cabling.links[*c].1 } else { cabling.links[*c].0 });
     let mut ids: Vec<LinkId> = Vec::new();
     if fault.directions.0 {
         ids.extend(links(false));

@@ -113,7 +113,10 @@ struct Outgoing {
 enum Kind {
     Tcp(Box<Sender>, TcpConfig),
     /// Packets sent so far.
-    Constant { mtu: u32, sent: u64 },
+    Constant {
+        mtu: u32,
+        sent: u64,
+    },
 }
 
 /// Counters of a flow.
@@ -136,12 +139,19 @@ pub(super) struct LegacyStation {
     set: BTreeMap<(usize, bool), Time>,
     counters: BTreeMap<usize, LegacyCounters>,
     ports: u16,
+    /// Source ports of flows that are bound to a way.
+    pinned: BTreeMap<usize, u16>,
 }
 
 impl LegacyStation {
     /// The station starts this flow.
     pub(super) fn add(&mut self, flow: usize, kind: Legacy) {
         self.kinds.insert(flow, kind);
+    }
+
+    /// A flow gets the source port with this index.
+    pub(super) fn pin(&mut self, flow: usize, port: u16) {
+        self.pinned.insert(flow, port);
     }
 
     /// Source ports that it needs: one per flow that it starts, so that each hashes to a path of its own.
@@ -204,14 +214,22 @@ impl LegacyStation {
             }
             Legacy::Constant { mtu } => Kind::Constant { mtu, sent: 0 },
         };
-        let port = self.ports % self.source_ports();
-        self.ports += 1;
+        let port = self.pinned.get(&flow).copied().unwrap_or(self.ports % self.source_ports());
+        self.ports = self.ports.wrapping_add(1);
         let to = Addr::of(entry.to, MAIN_PORT);
         self.outgoing.insert(flow, Outgoing { port, to, since: now, rate: entry.rate, bytes: entry.bytes, kind });
         self.send(flow, now, io);
     }
 
-    fn receive(&mut self, header: Header, from: SocketAddr, marked: bool, now: Time, ledger: &mut Ledger, io: &mut Io<'_>) {
+    fn receive(
+        &mut self,
+        header: Header,
+        from: SocketAddr,
+        marked: bool,
+        now: Time,
+        ledger: &mut Ledger,
+        io: &mut Io<'_>,
+    ) {
         match header {
             Header::Segment { flow, segment, last, sent } => {
                 let Some(from) = Addr::from_socket(from) else { return };
@@ -270,7 +288,12 @@ impl LegacyStation {
         let counters = self.counters.entry(flow).or_default();
         let flow32 = flow as u32;
         // Bytes that the application has made by now, and when it will have made some more.
-        let made = |size: u32| out.rate.map(|rate| (u128::from(now.since(out.since).as_nanos()) * u128::from(rate) / 8_000_000_000) as u64 / u64::from(size));
+        let made = |size: u32| {
+            out.rate.map(|rate| {
+                (u128::from(now.since(out.since).as_nanos()) * u128::from(rate) / 8_000_000_000) as u64
+                    / u64::from(size)
+            })
+        };
         let when = |n: u64, size: u32| {
             let ns = |rate: u64| (u128::from(n) * u128::from(size) * 8_000_000_000).div_ceil(rate.into()) as u64;
             out.rate.map(|rate| out.since + Span::from_nanos(ns(rate)))
@@ -286,7 +309,11 @@ impl LegacyStation {
                     let bytes = segment_bytes(out.bytes, segment, size);
                     put(out.port, out.to, ecn, header, bytes + TCP_EXTRA, io);
                 }
-                *counters = LegacyCounters { packets: sender.packets, retransmits: sender.retransmits, timeouts: sender.timeouts };
+                *counters = LegacyCounters {
+                    packets: sender.packets,
+                    retransmits: sender.retransmits,
+                    timeouts: sender.timeouts,
+                };
                 let more = if available == u32::MAX { None } else { when(available.into(), size) };
                 [sender.timer, more].into_iter().flatten().min()
             }

@@ -62,6 +62,9 @@ pub struct FlowSpec {
     pub transport: Transport,
     /// Background: the experiment ends without it.
     pub background: bool,
+    /// A switch, by its index in the plan, that it is to pass: its source port is chosen so that it hashes there. For older
+    /// transports, which have one path.
+    pub via: Option<usize>,
 }
 
 /// Hosts that are descheduled now and then: everything on a server stops together.

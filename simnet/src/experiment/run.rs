@@ -12,7 +12,7 @@ use super::srd::SrdStation;
 use super::station::Station;
 use super::{Descheduling, Experiment, FlowSpec, Transport, faults};
 use crate::host::HostSpec;
-use crate::packet::HostId;
+use crate::packet::{Addr, HostId, MAIN_PORT};
 use crate::plan::{Cabling, Port};
 use crate::rng::Rng;
 use crate::world::{Action, World};
@@ -62,6 +62,7 @@ impl Experiment {
         if self.polarised {
             cabling.polarise(world.net_mut(), self.seed);
         }
+        self.pin(&mut world, &cabling)?;
         if self.warm {
             self.greet(&mut world);
         }
@@ -123,14 +124,41 @@ impl Experiment {
         }
         let mut station = LegacyStation::default();
         for (i, f) in self.flows.iter().enumerate().filter(|(_, f)| self::card(f, f.from) == card) {
-            station.add(i, match f.transport {
-                Transport::Tcp(config) => Legacy::Tcp(config),
-                Transport::Constant { mtu } => Legacy::Constant { mtu },
-                Transport::Srd => unreachable!("not a card of the older transports"),
-            });
+            station.add(
+                i,
+                match f.transport {
+                    Transport::Tcp(config) => Legacy::Tcp(config),
+                    Transport::Constant { mtu } => Legacy::Constant { mtu },
+                    Transport::Srd => unreachable!("not a card of the older transports"),
+                },
+            );
         }
-        spec.source_ports = station.source_ports();
+        // One that is bound to a way needs a choice of ports to find it.
+        let bound = self.flows.iter().any(|f| f.via.is_some() && self::card(f, f.from) == card);
+        spec.source_ports = station.source_ports().max(if bound { 256 } else { 1 });
         (spec, Station::Legacy(Box::new(station)))
+    }
+
+    /// Chooses source ports for flows that are to pass a certain switch.
+    fn pin(&self, world: &mut World<Station>, cabling: &Cabling) -> Result<(), String> {
+        for (i, f) in self.flows.iter().enumerate() {
+            let Some(via) = f.via else { continue };
+            let (from, to) = (world.shared().flows[i].from, world.shared().flows[i].to);
+            let ports = world.host(from).ports().to_vec();
+            let passes = |port: &u16| {
+                let way = world.net().trace(Addr::of(from, *port), Addr::of(to, MAIN_PORT));
+                way.contains(&cabling.switch(via))
+            };
+            let port = ports.iter().position(passes);
+            match (port, world.node_mut(from)) {
+                (Some(port), Station::Legacy(station)) => station.pin(i, port as u16),
+                (None, _) => return Err(format!("flow {i} has no way over {}", self.plan.switches[via])),
+                (_, Station::Srd(_)) => {
+                    return Err(format!("flow {i} has many paths, it cannot be bound to one switch"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Opens all connections that flows will use.

@@ -271,7 +271,14 @@ pub(super) struct Receiver {
 
 impl Receiver {
     /// A segment arrived. Returns whether it is new, and an acknowledgement if one is due at once.
-    pub(super) fn on_segment(&mut self, segment: u32, last: bool, marked: bool, sent: Time, now: Time) -> (bool, Option<Ack>) {
+    pub(super) fn on_segment(
+        &mut self,
+        segment: u32,
+        last: bool,
+        marked: bool,
+        sent: Time,
+        now: Time,
+    ) -> (bool, Option<Ack>) {
         let change = marked != self.marked && self.unacked > 0;
         let in_order = segment == self.next;
         let filled = in_order && !self.beyond.is_empty();

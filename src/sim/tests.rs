@@ -1,0 +1,1 @@
+//! Scenarios from end to end.
