@@ -135,7 +135,15 @@ impl Source {
             }
         }
         let after = *card.endpoint.stats();
-        let paths = card.endpoint.peer_stats(peer).paths;
+        let now = card.endpoint.peer_stats(peer);
+        tracing::debug!(
+            flows = ?flows, rate = now.rate, window = now.window, in_flight = now.in_flight, datagram = now.datagram,
+            srtt_us = now.srtt.as_micros_f64(), min_rtt_us = now.min_rtt.as_micros_f64(),
+            lost = after.lost_packets, spurious = after.spurious_retransmits, timeouts = after.timeouts,
+            tail_probes = after.tail_probes, mtu_reductions = after.mtu_reductions, stalls = after.stalls,
+            tx_packets = after.tx_packets, tx_bytes = after.tx_bytes, "SRD at the end of a run"
+        );
+        let paths = now.paths;
         let used = paths.iter().enumerate().filter(|(k, p)| p.packets > paths_before.get(*k).copied().unwrap_or(0));
         let (used, count) = (used.count() as u32, ended.len() as u64);
         let retransmits = after.retransmits - before.retransmits;
