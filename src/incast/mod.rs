@@ -170,7 +170,8 @@ pub(crate) fn run(args: &IncastArgs) -> Result<Exit> {
         prepare(args, &plan)?;
         descriptors(&plan, args, plan.senders)?;
         let began = Instant::now();
-        let findings = bed::run(&plan, &bed, &args.transport)?;
+        let transport = with_link_rate(args, bed.rate);
+        let findings = bed::run(&plan, &bed, &transport)?;
         return conclude(args, &plan, bed_assumptions(&bed), findings, began);
     }
     let place = launch::find(args.rank, args.size, args.master.clone(), |name| std::env::var(name).ok());
@@ -191,7 +192,9 @@ pub(crate) fn run(args: &IncastArgs) -> Result<Exit> {
     let port = listener.local_addr().map_err(Fault::driver)?.port();
     render::note(&format!("srd incast: rank 0 of {} awaits the others at TCP port {port}", place.size));
     let began = Instant::now();
-    let findings = receiver::run(&plan, ip, listener, &args.transport, Clock::new(), &mut RealNetwork)?;
+    // The link that all flows share is usually ours.
+    let transport = plan.rate.map_or(args.transport.clone(), |rate| with_link_rate(args, rate));
+    let findings = receiver::run(&plan, ip, listener, &transport, Clock::new(), &mut RealNetwork)?;
     conclude(args, &plan, Vec::new(), findings, began)
 }
 
@@ -217,6 +220,11 @@ fn plan(args: &IncastArgs, senders: u32, rate: Option<u64>) -> Result<Plan> {
         None => plan::limit(&plan) + args.dead_spine.map_or(Duration::ZERO, Duration::from),
     };
     Ok(plan)
+}
+
+/// The transport's options; the link's rate is what was said, else `rate`.
+fn with_link_rate(args: &IncastArgs, rate: u64) -> TransportArgs {
+    TransportArgs { link_rate: args.transport.link_rate.or(Some(rate)), ..args.transport.clone() }
 }
 
 /// What can go wrong is found out before anybody waits.
