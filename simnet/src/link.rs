@@ -206,6 +206,11 @@ impl Link {
         &self.parts
     }
 
+    /// When its transmitter will be idle, or was last.
+    pub(crate) fn busy_until(&self) -> Time {
+        self.busy_until
+    }
+
     /// Bytes that may wait before it; `u64::MAX` without a queue.
     pub fn limit(&self) -> u64 {
         self.parts.iter().find_map(|p| if let Part::Queue(q) = p { Some(q.limit) } else { None }).unwrap_or(u64::MAX)
