@@ -51,7 +51,10 @@ fn run(e: &Experiment) -> Outcome {
 }
 
 fn fct_us(outcome: &Outcome, flow: usize) -> f64 {
-    outcome.flows[flow].fct.unwrap_or_else(|| panic!("flow {flow} has no end: {:?}", outcome.flows[flow])).as_micros_f64()
+    outcome.flows[flow]
+        .fct
+        .unwrap_or_else(|| panic!("flow {flow} has no end: {:?}", outcome.flows[flow]))
+        .as_micros_f64()
 }
 
 fn star(servers: usize) -> Clos {
