@@ -57,7 +57,8 @@ impl From<Status> for No {
 impl<M: HostMemory> Card<M> {
     /// Finds the place of a message of `len` bytes; `None` stands for ourselves.
     pub(super) fn place_from(&mut self, peer: Option<PeerId>, header: &[u8], len: u32) -> Placement {
-        let place = match Header::decode(header) {
+        let header = Header::decode(header);
+        let place = match header {
             Some(Header::Send { route, ud, imm }) => self.place_send(peer, &route, ud, imm, len),
             Some(Header::Write { route, imm, unsolicited, rkey, addr }) => {
                 self.place_write(peer, &route, imm, unsolicited, rkey, addr, len)
@@ -73,7 +74,11 @@ impl<M: HostMemory> Card<M> {
         };
         match place {
             Ok(place) => Placement::Accept(PlaceToken(self.places.insert(place) as u64)),
-            Err(No::NotReady) => Placement::NotReady,
+            Err(No::NotReady) => {
+                // A datagram has one attempt.
+                self.port.rx_drops += u64::from(matches!(header, Some(Header::Send { ud: true, .. })));
+                Placement::NotReady
+            }
             // [CARD-9]
             Err(No::Status(status)) => {
                 self.port.rx_drops += 1;
