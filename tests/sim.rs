@@ -73,7 +73,13 @@ fn files_are_written_and_repeatable() {
         let (csv, plots, html) = (path("csv"), path("plots"), path("report/index.html"));
         let output = sim(&[&SMALL[..], &["--csv", &csv, "--plots", &plots, "--html", &html]].concat());
         assert!(output.status.success(), "{output:?}");
-        let names = ["csv/flows.csv", "csv/links.csv", "plots/incast-fct-cdf.svg", "plots/incast-fct-cdf.png", "report/index.html"];
+        let names = [
+            "csv/flows.csv",
+            "csv/links.csv",
+            "plots/incast-fct-cdf.svg",
+            "plots/incast-fct-cdf.png",
+            "report/index.html",
+        ];
         names.map(|n| std::fs::read(dir.0.join(n)).unwrap_or_else(|e| panic!("{n}: {e}")))
     };
     let (first, second) = (write(&a), write(&b));
@@ -113,8 +119,9 @@ fn a_built_in_scenario_can_be_printed_and_run_as_a_file() {
     std::fs::write(&file, &output.stdout).expect("write the scenario");
     let run = |name: &str| {
         let mut report = json(&[name, "--compare", "none"]);
-        report["scenario"].take();
-        (report["wall_s"].take(), report["events_per_s"].take());
+        for name in ["scenario", "wall_s", "events_per_s"] {
+            report[name].take();
+        }
         report
     };
     assert_eq!(run(&file.to_string_lossy()), run("link-failure"));

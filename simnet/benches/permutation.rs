@@ -15,7 +15,13 @@ const SIZES: [(usize, u32); 4] = [(128, 9_000), (1_024, 9_000), (1_024, 4_096), 
 fn main() {
     let given = |word: &str| std::env::args().any(|a| a == word);
     // `cargo test` and `cargo bench -- --test` only want to see that it runs.
-    let count = if given("--large") { 4 } else if given("--bench") && !given("--test") { 3 } else { 1 };
+    let count = if given("--large") {
+        4
+    } else if given("--bench") && !given("--test") {
+        3
+    } else {
+        1
+    };
     for (hosts, mtu) in SIZES.into_iter().take(count) {
         permutation(hosts, mtu, 1);
     }
