@@ -296,6 +296,11 @@ impl Io<'_> {
         });
     }
 
+    /// How long the host's own port will be busy with what was given to it.
+    pub fn backlog(&self) -> Span {
+        self.net.backlog(self.host.id)
+    }
+
     /// Gives another host's node a turn now, as if something had happened there.
     pub fn nudge(&mut self, host: HostId) {
         self.net.nudge(self.net.now, host);

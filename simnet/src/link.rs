@@ -148,6 +148,8 @@ pub(crate) enum Passage {
 #[derive(Debug)]
 pub struct Link {
     parts: Vec<Part>,
+    /// The parts once more if they are a queue and a delay, which is what most links have.
+    plain: Option<(Queue, Span)>,
     stats: LinkStats,
     rng: Rng,
     burst_bad: bool,
@@ -166,6 +168,7 @@ impl Link {
     pub(crate) fn new(parts: &[Part], rng: Rng) -> Link {
         let mut link = Link {
             parts: Vec::new(),
+            plain: None,
             stats: LinkStats::default(),
             rng,
             burst_bad: false,
@@ -191,6 +194,14 @@ impl Link {
             Ok(i) => self.parts[i] = part,
             Err(i) => self.parts.insert(i, part),
         }
+        self.note_plain();
+    }
+
+    fn note_plain(&mut self) {
+        self.plain = match self.parts[..] {
+            [Part::Queue(queue), Part::Delay(delay)] => Some((queue, delay)),
+            _ => None,
+        };
     }
 
     /// Removes the part of this kind, if there is one.
@@ -199,11 +210,17 @@ impl Link {
         if kind == PartKind::Burst {
             self.burst_bad = false;
         }
+        self.note_plain();
     }
 
     /// The parts in the order in which packets pass them.
     pub fn parts(&self) -> &[Part] {
         &self.parts
+    }
+
+    /// When its transmitter will be idle, or was last.
+    pub(crate) fn busy_until(&self) -> Time {
+        self.busy_until
     }
 
     /// Bytes that may wait before it; `u64::MAX` without a queue.
@@ -248,6 +265,12 @@ impl Link {
 
     /// Passes a packet through all parts.
     pub(crate) fn pass(&mut self, now: Time, packet: &mut Packet, mut pool: Option<&mut Pool>) -> Passage {
+        if let Some((queue, delay)) = self.plain {
+            return match self.enqueue(now, queue, packet, pool) {
+                Some(departure) => self.passed(packet, departure + delay, None),
+                None => self.overflowed(),
+            };
+        }
         let mut at = now;
         let mut copy = None;
         for i in 0..self.parts.len() {
@@ -275,10 +298,7 @@ impl Link {
                         at = departure;
                         None
                     }
-                    None => {
-                        self.stats.queue_drops += 1;
-                        return Passage::Dropped(DropReason::QueueFull);
-                    }
+                    None => return self.overflowed(),
                 },
                 Part::Delay(delay) => {
                     at += delay;
@@ -306,9 +326,18 @@ impl Link {
                 return Passage::Dropped(reason);
             }
         }
+        self.passed(packet, at, copy)
+    }
+
+    fn passed(&mut self, packet: &Packet, at: Time, copy: Option<Time>) -> Passage {
         self.stats.packets += 1;
         self.stats.bytes += u64::from(packet.wire_bytes());
         Passage::Arrives { at, copy }
+    }
+
+    fn overflowed(&mut self) -> Passage {
+        self.stats.queue_drops += 1;
+        Passage::Dropped(DropReason::QueueFull)
     }
 
     fn in_burst(&mut self, burst: Burst) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use srd_core::{Ecn, Time};
+use srd_core::{Ecn, Span, Time};
 
 use crate::link::{Link, Part, Passage};
 use crate::log::{DropReason, Log, LogEvent};
@@ -195,6 +195,12 @@ impl Net {
     /// Gives a host's node a turn at `at`, or as soon as the host runs after that.
     pub fn nudge(&mut self, at: Time, host: HostId) {
         self.events.push(at.max(self.now), Event::Nudge { host });
+    }
+
+    /// How long a host's own port will be busy with what was given to it.
+    pub(crate) fn backlog(&self, host: HostId) -> Span {
+        let uplink = self.uplinks.get(host.0 as usize).copied().flatten();
+        uplink.map_or(Span::ZERO, |link| self.links[link.0 as usize].busy_until().since(self.now))
     }
 
     /// The switches that packets between these addresses pass at present.

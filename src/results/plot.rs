@@ -33,16 +33,17 @@ struct Axis {
     log: bool,
 }
 
+/// The curve that is no measurement.
+const IDEAL: &str = "ideal";
 const SIZE: (u32, u32) = (800, 480);
 /// Okabe and Ito's colours, told apart by everybody.
-const COLOURS: [RGBColor; 7] = [
+const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
-    RGBColor(0, 0, 0),
 ];
 
 /// All plots that a report has the data for.
@@ -76,7 +77,7 @@ fn completion_times(report: &Report) -> Option<Plot> {
     curves.first()?;
     let ideal = report.run.ideal_fct_us;
     if ideal > 0.0 {
-        curves.push(Curve { name: "ideal".into(), points: vec![(ideal, 0.0), (ideal, 1.0)] });
+        curves.push(Curve { name: IDEAL.into(), points: vec![(ideal, 0.0), (ideal, 1.0)] });
     }
     let log = spread(&curves, |p| p.0) > 8.0;
     let x = Axis { name: "flow completion time, us".into(), log };
@@ -119,7 +120,7 @@ fn sweep(report: &Report) -> Option<Plot> {
         let x = leading_number(&p.value)?;
         add(&p.transport, (x, p.summary.max_fct_us?));
         if p.transport == report.run.transport {
-            add("ideal", (x, p.ideal_fct_us));
+            add(IDEAL, (x, p.ideal_fct_us));
         }
     }
     let log = spread(&curves, |p| p.0) > 8.0;
@@ -211,7 +212,8 @@ where
     mesh.x_desc(&x.name).y_desc(&y.name).x_label_formatter(&label).y_label_formatter(&label);
     mesh.label_style(("sans-serif", 14)).light_line_style(WHITE).draw().ok()?;
     for (i, curve) in curves.iter().enumerate() {
-        let style = COLOURS[i % COLOURS.len()].stroke_width(2);
+        let colour = if curve.name == IDEAL { BLACK } else { COLOURS[i % COLOURS.len()] };
+        let style = colour.stroke_width(2);
         let line =
             LineSeries::new(curve.points.iter().copied(), style).point_size(u32::from(curve.points.len() < 20) * 3);
         chart
@@ -220,7 +222,13 @@ where
             .label(curve.name.as_str())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
     }
+    // Where curves of this kind leave room: distributions at the bottom, what grows with size at the top left.
+    let legend = match (x.log, y.log, y.name.starts_with("share")) {
+        (_, _, true) => SeriesLabelPosition::LowerRight,
+        (true, ..) => SeriesLabelPosition::UpperLeft,
+        _ => SeriesLabelPosition::MiddleRight,
+    };
     let mut labels = chart.configure_series_labels();
     labels.border_style(BLACK.mix(0.3)).background_style(WHITE.mix(0.85)).label_font(("sans-serif", 14));
-    labels.position(SeriesLabelPosition::LowerRight).draw().ok()
+    labels.position(legend).draw().ok()
 }

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-use super::{Link, Report, Spread, Summary};
+use super::{Link, Point, Report, Spread, Summary};
 use crate::units::{bytes, thousands};
 
 /// Links that the table shows: those that carried most.
@@ -15,6 +15,11 @@ pub(crate) fn table(report: &Report) -> String {
     out.push(format!("ideal completion time {:.1} us", report.run.ideal_fct_us));
     let rows: Vec<(String, u64, &Summary)> = report.runs().map(|r| (r.transport.clone(), r.seed, &r.summary)).collect();
     out.push(summaries("transport", &rows));
+    for run in report.runs() {
+        if let Some(worst) = run.summary.worst_sample_over_fair {
+            out.push(format!("{}: the sample furthest from the fair share is {worst:.3} of it", run.transport));
+        }
+    }
     if report.seeds.len() > 1 {
         let rows: Vec<_> = report.seeds.iter().map(|s| (report.run.transport.clone(), s.seed, &s.summary)).collect();
         out.push(format!("{} seeds, the worst above:\n{}", report.seeds.len(), summaries("transport", &rows)));
@@ -27,7 +32,8 @@ pub(crate) fn table(report: &Report) -> String {
         out.extend(line("median over ideal", &confidence.median_over_ideal));
     }
     if let Some(first) = report.sweep.first() {
-        let rows: Vec<_> = report.sweep.iter().map(|p| (p.value.clone(), p.seed, &p.summary)).collect();
+        let name = |p: &Point| format!("{} {}", p.value, p.transport);
+        let rows: Vec<_> = report.sweep.iter().map(|p| (name(p), p.seed, &p.summary)).collect();
         out.push(format!("sweep:\n{}", summaries(&first.parameter, &rows)));
     }
     if let Some(links) = links(&report.run.links) {
@@ -48,7 +54,7 @@ fn grid(header: &[&str]) -> Table {
 fn summaries(what: &str, rows: &[(String, u64, &Summary)]) -> String {
     let mut table = grid(&[
         what, "seed", "flows", "open", "min", "median", "p99", "max", "max us", "jain", "Gbit/s", "packets", "resent",
-        "timeouts", "drops",
+        "timeouts", "drops", "total us",
     ]);
     let ratio = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.3}"));
     for (name, seed, s) in rows {
@@ -68,6 +74,7 @@ fn summaries(what: &str, rows: &[(String, u64, &Summary)]) -> String {
             thousands(s.retransmits),
             thousands(s.timeouts),
             thousands(s.drops),
+            format!("{:.1}", s.duration_us),
         ]);
     }
     table.to_string()

@@ -47,7 +47,7 @@ pub(crate) struct SimArgs {
     /// Runs the same traffic over another transport, too: tcp (CUBIC), tcp-newreno, tcp-dctcp, or none; may be repeated
     #[arg(long, value_name = "TRANSPORT")]
     compare: Vec<String>,
-    /// Runs with each of these values of a parameter, such as traffic.size=64KB,2MB or srd.paths=8,16
+    /// Runs with each of these values of a parameter, such as traffic.size=64KB,2MB or srd.paths=8,16; none for no sweep
     #[arg(long, value_name = "PARAM=A,B,...")]
     sweep: Option<String>,
     /// Changes a value of the scenario, such as network.buffer=250KB; may be repeated
@@ -206,10 +206,8 @@ fn simulate(args: &SimArgs, source: &Source) -> Result<Report> {
         [none] if none == "none" => Vec::new(),
         some => some.to_vec(),
     };
-    let sweep = match args.sweep.as_ref().or(scenario.sweep.as_ref()).map(|s| change(s)).transpose()? {
-        Some((_, values)) if values == "none" => None,
-        other => other,
-    };
+    let sweep = args.sweep.as_ref().or(scenario.sweep.as_ref()).filter(|s| *s != "none");
+    let sweep = sweep.map(|s| change(s)).transpose()?;
     let points: Vec<(Option<String>, Scenario)> = match &sweep {
         None => vec![(None, scenario.clone())],
         Some((name, values)) => {

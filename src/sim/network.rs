@@ -131,13 +131,13 @@ pub(super) fn faults(plan: &Plan, lines: &[scenario::Fault]) -> Result<Vec<Fault
             _ => return Err(at("what comes again needs 'every', and 'until' less than that after 'at'".into())),
         };
         for name in &line.on {
-            let (cables, directions) = find(plan, name).ok_or_else(|| {
+            let cables = find(plan, name).ok_or_else(|| {
                 at(format!("there is no '{name}'; write 'spine3', 'leaf0-spine3' or 'leaf0->spine3'"))
             })?;
             for k in 0..u64::from(times) {
                 let from = line.at.0 + every * k;
                 let until = length.map(|l| from + l);
-                for (cable, directions) in cables.iter().zip(&directions) {
+                for (cable, directions) in &cables {
                     out.push(Fault { cables: vec![*cable], directions: *directions, trouble, from, until });
                 }
             }
@@ -146,19 +146,18 @@ pub(super) fn faults(plan: &Plan, lines: &[scenario::Fault]) -> Result<Vec<Fault
     Ok(out)
 }
 
-/// The cables of a name, and per cable the directions.
-fn find(plan: &Plan, name: &str) -> Option<(Vec<usize>, Vec<(bool, bool)>)> {
+/// The cables of a name, each with the directions that it speaks of.
+fn find(plan: &Plan, name: &str) -> Option<Vec<(usize, (bool, bool))>> {
     let (cables, from) = match name.split_once("->") {
         Some((a, b)) => (plan.cables_named(&format!("{a}-{b}")), Some(plan.find(a)?)),
         None => (plan.cables_named(name), None),
     };
-    let direction = |c: &usize| {
-        let cable = &plan.cables[*c];
+    let direction = |c: usize| {
+        let cable = &plan.cables[c];
         let is = |port: Port| from.is_none_or(|f| f == port);
-        (is(cable.a), is(cable.b))
+        (c, (is(cable.a), is(cable.b)))
     };
-    let directions = cables.iter().map(direction).collect();
-    (!cables.is_empty()).then_some((cables, directions))
+    (!cables.is_empty()).then(|| cables.into_iter().map(direction).collect())
 }
 
 #[cfg(test)]

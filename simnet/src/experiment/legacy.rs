@@ -30,6 +30,8 @@ enum Header {
 
 /// Bytes that a TCP header with timestamps (32) has more than a UDP header (8).
 const TCP_EXTRA: u32 = 24;
+/// Time's worth of packets in the host's own port beyond which TCP waits (TCP small queues).
+const OWN_QUEUE: Span = Span::from_micros(10);
 /// Longest encoded header.
 const MAX_HEADER: usize = 46;
 
@@ -304,7 +306,10 @@ impl LegacyStation {
                 let available = made(size).map_or(u32::MAX, |n| (n + 1).min(u64::from(u32::MAX)) as u32);
                 let ecn = if config.control == TcpControl::Dctcp { Ecn::Ect } else { Ecn::NotEct };
                 let last = out.bytes.map(|b| b.div_ceil(size.into()) as u32 - 1);
-                while let Some(segment) = sender.poll(now, available) {
+                // As Linux does, what would only wait in the host's own port is not sent yet.
+                while io.backlog() < OWN_QUEUE
+                    && let Some(segment) = sender.poll(now, available)
+                {
                     let header = Header::Segment { flow: flow32, segment, last: Some(segment) == last, sent: now };
                     let bytes = segment_bytes(out.bytes, segment, size);
                     put(out.port, out.to, ecn, header, bytes + TCP_EXTRA, io);
@@ -315,7 +320,9 @@ impl LegacyStation {
                     timeouts: sender.timeouts,
                 };
                 let more = if available == u32::MAX { None } else { when(available.into(), size) };
-                [sender.timer, more].into_iter().flatten().min()
+                let backlog = io.backlog();
+                let drained = (backlog >= OWN_QUEUE).then(|| now + (backlog - OWN_QUEUE / 2));
+                [sender.timer, more, drained].into_iter().flatten().min()
             }
             Kind::Constant { mtu, sent } => {
                 let size = *mtu - 28;

@@ -7,6 +7,7 @@ use srd_core::{Span, Stats, Time};
 use super::legacy::LegacyCounters;
 use super::station::Station;
 use super::{Experiment, Progress, Transport};
+use crate::link::LinkStats;
 use crate::packet::HostId;
 use crate::plan::Cabling;
 use crate::world::World;
@@ -126,7 +127,9 @@ fn links(world: &World<Station>, cabling: &Rc<Cabling>, elapsed: Span) -> Vec<Li
             name: cabling.link_name(cable, back),
             rate: plan.cables[cable].rate,
             buffer: link.limit(),
-            utilisation: stats.utilisation(elapsed),
+            // What is still to be sent at the end does not count.
+            utilisation: LinkStats { busy: stats.busy - link.busy_until().since(world.now()), ..*stats }
+                .utilisation(elapsed),
             packets: stats.packets,
             queue_drops: stats.queue_drops,
             other_drops: stats.other_drops,

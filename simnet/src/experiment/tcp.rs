@@ -77,6 +77,10 @@ pub(super) struct Sender {
     first: u32,
     /// Segments in the network, as far as one can tell.
     pipe: u32,
+    /// Lost segments that have not been sent again.
+    holes: u32,
+    /// Whether the window held back what could have been sent since the last acknowledgement.
+    limited: bool,
     /// Fast recovery, or that after a timeout, lasts until this one is acknowledged.
     recovery: Option<(u32, bool)>,
     /// The window of marks ends with this one.
@@ -99,6 +103,8 @@ impl Sender {
             flight: VecDeque::new(),
             first: 0,
             pipe: 0,
+            holes: 0,
+            limited: false,
             recovery: None,
             round_end: 0,
             srtt: None,
@@ -124,7 +130,8 @@ impl Sender {
     fn rto(&self) -> Span {
         let rto = match self.srtt {
             Some(srtt) => (srtt + self.rttvar * 4).max(self.config.min_rto),
-            None => Span::from_secs(1).max(self.config.min_rto),
+            // The handshake, which is not modelled, has measured a round trip.
+            None => self.config.min_rto,
         };
         (rto * (1 << self.backoff.min(16))).min(MAX_RTO)
     }
@@ -132,12 +139,14 @@ impl Sender {
     /// The next segment to send, if the window allows one; new ones only below `available`.
     pub(super) fn poll(&mut self, now: Time, available: u32) -> Option<u32> {
         if f64::from(self.pipe) >= self.window.cwnd.max(1.0).floor() {
+            self.limited = true;
             return None;
         }
-        let hole = if self.recovery.is_some() { self.flight.iter().position(|s| s.lost && !s.again) } else { None };
+        let hole = if self.holes > 0 { self.flight.iter().position(|s| s.lost && !s.again) } else { None };
         let segment = match hole {
             Some(i) => {
                 self.flight[i].again = true;
+                self.holes -= 1;
                 self.retransmits += 1;
                 self.first + i as u32
             }
@@ -183,9 +192,13 @@ impl Sender {
         self.window.on_marks(newly, ack.marked, window_over && self.recovery.is_none());
         match self.recovery {
             Some((end, _)) if self.first >= end => self.recovery = None,
-            Some((_, true)) | None if newly > 0 => self.window.on_acked(newly, now, self.srtt.unwrap_or_default()),
+            // A window that held nothing back says nothing about the network (RFC 7661).
+            Some((_, true)) | None if newly > 0 && self.limited => {
+                self.window.on_acked(newly, now, self.srtt.unwrap_or_default());
+            }
             _ => {}
         }
+        self.limited = false;
         if disorder {
             self.find_losses();
         }
@@ -207,7 +220,9 @@ impl Sender {
             return 0;
         }
         // A segment that counts as lost and was not sent again is not in the pipe.
-        self.pipe -= u32::from(!s.lost || s.again);
+        let hole = s.lost && !s.again;
+        self.pipe -= u32::from(!hole);
+        self.holes -= u32::from(hole);
         s.arrived = true;
         s.lost = false;
         1
@@ -222,6 +237,7 @@ impl Sender {
             } else if later >= DUPLICATES && !s.lost {
                 s.lost = true;
                 self.pipe -= 1;
+                self.holes += 1;
                 found = true;
             }
         }
@@ -235,8 +251,10 @@ impl Sender {
     pub(super) fn on_timeout(&mut self, now: Time) {
         self.timeouts += 1;
         self.backoff += 1;
+        self.holes = 0;
         for s in self.flight.iter_mut().filter(|s| !s.arrived) {
             (s.lost, s.again) = (true, false);
+            self.holes += 1;
         }
         self.pipe = 0;
         self.window.on_timeout();

@@ -1,17 +1,31 @@
-//! The speed of the simulator: a permutation of 2 MB over a fat tree, every host running the real transport.
+//! The speed of the simulator: permutations of 2 MB over fat trees, every host running the real transport, on one core.
 //!
-//! `cargo run --release -p simnet --example permutation -- [HOSTS] [MTU] [SEED]`
-
-use std::time::Instant;
+//! `cargo bench -p simnet [-- --large]`. Time and memory per packet must not grow with the number of hosts; `--large` adds
+//! 8,192 of them.
 
 use simnet::experiment::{Experiment, FlowSpec, Messages, Transport};
 use simnet::{Buffers, Clos, Rng};
 use srd_core::{Config, Span};
 
+/// Servers, and MTU.
+const SIZES: [(usize, u32); 4] = [(128, 9_000), (1_024, 9_000), (1_024, 4_096), (8_192, 9_000)];
+
 fn main() {
-    let numbers: Vec<u64> = std::env::args().skip(1).map(|a| a.parse().expect("a number")).collect();
-    let number = |i: usize, default: u64| numbers.get(i).copied().unwrap_or(default);
-    let (hosts, mtu, seed) = (number(0, 1_024) as usize, number(1, 9_000) as u32, number(2, 1));
+    let given = |word: &str| std::env::args().any(|a| a == word);
+    // `cargo test` and `cargo bench -- --test` only want to see that it runs.
+    let count = if given("--large") {
+        4
+    } else if given("--bench") && !given("--test") {
+        3
+    } else {
+        1
+    };
+    for (hosts, mtu) in SIZES.into_iter().take(count) {
+        permutation(hosts, mtu, 1);
+    }
+}
+
+fn permutation(hosts: usize, mtu: u32, seed: u64) {
     let k = (2..).step_by(2).find(|k| k * k * k / 4 >= hosts).expect("some radix is large enough");
     let mut order: Vec<usize> = (0..hosts).collect();
     let mut rng = Rng::new(seed);
@@ -47,28 +61,34 @@ fn main() {
         limit: Span::from_millis(20),
         sample: None,
     };
-    let began = Instant::now();
+    let began = cpu_seconds();
     let outcome = experiment.run(|_| true).expect("a valid experiment");
-    let wall = began.elapsed().as_secs_f64();
+    let cpu = cpu_seconds() - began;
     let mut times: Vec<f64> = outcome.flows.iter().filter_map(|f| Some(f.fct?.as_micros_f64())).collect();
     times.sort_by(f64::total_cmp);
     let hops: u64 = outcome.links.iter().map(|l| l.packets).sum();
+    assert_eq!((times.len(), outcome.broken), (hosts, None), "every flow ends");
     println!(
-        "{} of {hosts} flows done, FCT median {:.1} max {:.1} us; {} packets, {hops} hops, {} drops, {} resent; \
-         {} events in {wall:.2} s: {:.2} M events/s; peak memory {:.0} MB",
-        times.len(),
-        times.get(times.len() / 2).unwrap_or(&f64::NAN),
-        times.last().unwrap_or(&f64::NAN),
+        "{hosts} servers, MTU {mtu}: {cpu:.2} s of CPU, {:.2} M events/s, {:.2} us per packet ({} packets, {hops} hops), peak memory \
+         {:.0} MB; completion time median {:.1} max {:.1} us, {} drops, {} resent",
+        outcome.events as f64 / cpu / 1e6,
+        cpu * 1e6 / outcome.packets as f64,
         outcome.packets,
+        peak_memory_mb(),
+        times[times.len() / 2],
+        times[times.len() - 1],
         outcome.drops,
         outcome.flows.iter().map(|f| f.retransmits).sum::<u64>(),
-        outcome.events,
-        outcome.events as f64 / wall / 1e6,
-        peak_memory_mb()
     );
-    if let Some(what) = outcome.broken {
-        println!("broken: {what}");
-    }
+}
+
+/// CPU time of this process, from the kernel, which counts in hundredths of a second: what others do on this machine does not
+/// change it much.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // User and system time are the 12th and 13th field after the command in parentheses.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    fields.filter_map(|f| f.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// Peak resident set size, from the kernel.
