@@ -47,7 +47,7 @@ impl Bench {
         let mut cc = Command::new("cc");
         cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread", "-o"]);
         cc.arg(&program).arg(source).arg("-L").arg(self.path());
-        cc.args(["-libverbs", "-lefa", "-ldl"]);
+        cc.args(["-l:libibverbs.so.1", "-l:libefa.so.1", "-ldl"]);
         let out = cc.output().expect("cc runs");
         assert!(
             out.status.success(),
