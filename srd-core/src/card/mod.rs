@@ -307,6 +307,11 @@ impl<M: HostMemory> Card<M> {
         at
     }
 
+    /// Messages under way.
+    pub fn in_flight(&self) -> usize {
+        self.outs.len()
+    }
+
     /// The next event.
     pub fn poll_event(&mut self) -> Option<CardEvent> {
         self.events.pop_front()
