@@ -699,7 +699,7 @@ fn status_of(failure: Failure) -> Status {
         Failure::PeerClosed => Status::BadDestQpn,
         Failure::TooLong { .. } => Status::LocalBadLength,
         Failure::NotReady => Status::Rnr,
-        Failure::Refused(code) => Status::from_code(code).unwrap_or(Status::BadStatus),
+        Failure::Refused(code) => Status::from_peer(code),
         Failure::Closed => Status::Flushed,
     }
 }
