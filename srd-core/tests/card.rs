@@ -193,6 +193,8 @@ fn datagrams_come_with_the_routing_header_or_not_at_all() {
     for _ in 0..5 {
         assert_eq!(two.wait(0).status, Status::Ok);
     }
+    // It is done when it is sent.
+    two.world.run(Span::from_millis(1));
     assert!(two.world.hosts[1].card.port.rx_drops == before + 5);
     // And in time, also when nobody is there.
     two.world.hosts[1].alive = false;
@@ -383,8 +385,7 @@ fn numbers_of_queue_pairs_come_back_late() {
     let Host { card, pd, cq, .. } = &mut world.hosts[0];
     let ops = SendOps::default();
     let (pd, cq) = (*pd, *cq);
-    let init =
-        QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap: cap(), ops, unsolicited_write_recv: false };
+    let init = QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap: cap(), ops, unsolicited_write_recv: false };
     assert!(matches!(card.create_qp(init), Err(CardError::NoMemory(_))));
     assert_eq!(card.device.create_qp_err, 1);
     assert_eq!(std::collections::BTreeSet::from_iter(&all).len(), all.len());

@@ -87,6 +87,7 @@ pub(crate) struct Shared {
     /// Turns in a row in which nothing moved, while the program drives.
     idle: AtomicU32,
     unpublished: AtomicBool,
+    owes: AtomicBool,
 }
 
 impl fmt::Debug for Shared {
@@ -149,6 +150,7 @@ impl Nic {
             sink,
             idle: AtomicU32::new(0),
             unpublished: AtomicBool::new(true),
+            owes: AtomicBool::new(false),
         });
         let thread = spawn(&shared, readiness)?;
         Ok(Nic { shared, gid, profile: config.card.profile, thread: Some(thread) })
@@ -304,7 +306,7 @@ impl Nic {
         let engine = &mut *self.shared.lock();
         let now = self.shared.recent(engine);
         let outcome = engine.upper.post_send(&mut engine.endpoint, now, qpn, wrs);
-        self.shared.shift.kick();
+        self.shared.doorbell(engine, wrs.len());
         outcome
     }
 
@@ -317,7 +319,7 @@ impl Nic {
         let engine = &mut *self.shared.lock();
         let now = self.shared.recent(engine);
         let outcome = engine.upper.post_send_all(&mut engine.endpoint, now, qpn, wrs);
-        self.shared.shift.kick();
+        self.shared.doorbell(engine, wrs.len());
         outcome
     }
 
@@ -338,8 +340,15 @@ impl Nic {
         if ready > 0 {
             return ready;
         }
-        let moved = turn(&mut engine);
+        let mut moved = self.shared.owes(false) && speak(&mut engine);
+        moved |= hear(&mut engine);
         let ready = take(&mut engine, cq, out);
+        if ready > 0 {
+            // The program may answer: then the acknowledgement travels with the answer.
+            self.shared.owes(true);
+        } else {
+            moved |= speak(&mut engine);
+        }
         self.shared.after(&mut engine);
         drop(engine);
         self.shared.shift.drove();
@@ -410,17 +419,29 @@ fn take(engine: &mut CardEngine, cq: CqId, out: &mut [Completion]) -> usize {
     n
 }
 
-/// One turn of the run loop. A driver that fails for good looks like a network that lost everything.
+/// One turn of the run loop.
 fn turn(engine: &mut CardEngine) -> bool {
+    let heard = hear(engine);
+    speak(engine) || heard
+}
+
+/// Receives. A driver that fails for good looks like a network that lost everything.
+fn hear(engine: &mut CardEngine) -> bool {
     let mut worked = false;
-    let moved = engine.turn_with(|endpoint, card, _, now| worked = card.work(endpoint, now));
-    match moved {
-        Ok(moved) => moved || worked,
-        Err(error) => {
-            tracing::error!("driver failed: {error}");
-            false
-        }
-    }
+    let moved = engine.receive_with(|endpoint, card, _, now| worked = card.work(endpoint, now));
+    fine(moved) || worked
+}
+
+/// Sends.
+fn speak(engine: &mut CardEngine) -> bool {
+    fine(engine.transmit())
+}
+
+fn fine(moved: std::io::Result<bool>) -> bool {
+    moved.unwrap_or_else(|error| {
+        tracing::error!("driver failed: {error}");
+        false
+    })
 }
 
 fn counters(engine: &CardEngine) -> NicCounters {
@@ -441,6 +462,27 @@ impl Shared {
             engine.now = engine.driver.now();
         }
         engine.now
+    }
+
+    /// Sets whether something may wait to be sent since the program drove the card, and says whether something did. Under
+    /// the lock of the card.
+    #[inline]
+    fn owes(&self, owes: bool) -> bool {
+        let before = self.owes.load(Ordering::Relaxed);
+        self.owes.store(owes, Ordering::Relaxed);
+        before
+    }
+
+    /// `new` messages were posted. Alone, they leave at once; where others are under way they leave together with what is
+    /// posted next, in the next turn.
+    #[inline]
+    fn doorbell(&self, engine: &mut CardEngine, new: usize) {
+        if engine.upper.in_flight() <= new {
+            self.owes(false);
+            engine.now = engine.driver.now();
+            speak(engine);
+        }
+        self.shift.kick();
     }
 
     /// Tells what happened in a turn or a command.

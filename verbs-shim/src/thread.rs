@@ -15,8 +15,9 @@ use nix::sys::time::TimeSpec;
 
 use crate::nic::Shared;
 
-/// How often the thread looks whether the program drives the card.
-const LOOK: Duration = Duration::from_millis(1);
+/// How often the thread looks whether the program drives the card: long enough not to be felt by a program that shares a
+/// core with it.
+const LOOK: Duration = Duration::from_millis(4);
 /// How often counters are published at the least while anything moves.
 const PUBLISH: Duration = Duration::from_millis(200);
 

@@ -226,6 +226,9 @@ pub struct Card<M: HostMemory> {
     /// Datagrams by the time when they are given up, their place and their number; most are gone by then.
     datagrams: VecDeque<(Time, usize, u32)>,
     datagram_count: u32,
+    /// Copied datagrams under way, and buffers for others.
+    copies: usize,
+    free_copies: Vec<Vec<u8>>,
     local: Local,
     rng: Xoshiro256PlusPlus,
     forced: u32,
@@ -274,6 +277,8 @@ impl<M: HostMemory> Card<M> {
             stuck: false,
             datagrams: VecDeque::new(),
             datagram_count: 0,
+            copies: 0,
+            free_copies: Vec::new(),
             rng: faults,
             forced: 0,
             now: Time::ZERO,
@@ -329,6 +334,11 @@ impl<M: HostMemory> Card<M> {
             at = self.cqs.iter().fold(at, |at, (_, cq)| at.min(cq.held_until(hold)));
         }
         at
+    }
+
+    /// Messages under way.
+    pub fn in_flight(&self) -> usize {
+        self.outs.len()
     }
 
     /// The next event.

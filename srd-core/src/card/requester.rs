@@ -91,6 +91,8 @@ pub(super) struct Out {
     ah: u16,
     /// It is a datagram, the one with this number.
     ud: Option<u32>,
+    /// The payload of a datagram, copied so that its work request could complete at once.
+    copy: Option<Vec<u8>>,
     /// It is being taken back.
     doomed: bool,
     segs: u8,
@@ -125,6 +127,10 @@ const PER_DRAIN: usize = 1024;
 /// How long a datagram of a UD queue pair may take to be acknowledged; then it counts as lost on the way, which is its
 /// sender's success. Long against a handshake, short for a program that waits for the completion.
 pub(super) const UD_PATIENCE: Span = Span::from_millis(100);
+
+/// Datagrams under way whose payload was copied. A datagram is done when it is sent, which programs rely on; beyond this
+/// number they are done when they have arrived (or not), so that a program cannot send faster than the network takes.
+const MAX_COPIES: usize = 1024;
 
 /// Which of the things under way are to be ended.
 #[derive(Clone, Copy, Debug)]
@@ -219,8 +225,19 @@ impl<M: HostMemory> Card<M> {
         qp.sq_used += 1;
         let parks = qp.attr.state == QpState::Sqd;
         match self.start(qpn, wr) {
-            Ok(out) if parks => self.qp_mut(qpn).expect("it posted").parked.push(out as u32),
-            Ok(out) => self.dispatch(endpoint, out),
+            Ok(slot) => {
+                let out = &self.outs[slot];
+                let gone =
+                    out.copy.is_some().then_some((out.len, Remote { peer: out.peer, qpn: out.remote_qpn, ah: out.ah }));
+                if parks {
+                    self.qp_mut(qpn).expect("it posted").parked.push(slot as u32);
+                } else {
+                    self.dispatch(endpoint, slot);
+                }
+                if let Some((len, to)) = gone {
+                    self.finish(qpn, wr.wr_id, Opcode::Send, Status::Ok, len, to);
+                }
+            }
             Err(status) => {
                 let opcode = match wr.op {
                     SendOp::Send { .. } => Opcode::Send,
@@ -264,6 +281,7 @@ impl<M: HostMemory> Card<M> {
             remote_qpn: wr.qpn,
             ah: wr.ah,
             ud: None,
+            copy: None,
             doomed: false,
             segs: 0,
             inline: false,
@@ -320,6 +338,17 @@ impl<M: HostMemory> Card<M> {
             self.datagram_count = self.datagram_count.wrapping_add(1);
             out.ud = Some(self.datagram_count);
             self.datagrams.push_back((self.now + UD_PATIENCE, self.outs.vacant_key(), self.datagram_count));
+            if self.copies < MAX_COPIES {
+                self.copies += 1;
+                let mut copy = self.free_copies.pop().unwrap_or_default();
+                copy.clear();
+                for seg in out.segments() {
+                    copy.extend_from_slice(self.regions.read(seg, 0, seg.len as usize));
+                }
+                out.release(&mut self.regions);
+                out.segs = 0;
+                out.copy = Some(copy);
+            }
         }
         Ok(self.outs.insert(out))
     }
@@ -402,6 +431,7 @@ impl<M: HostMemory> Card<M> {
             remote_qpn: 0,
             ah: UNKNOWN_AH,
             ud: None,
+            copy: None,
             doomed: false,
             segs: u8::from(seg.is_some_and(|s| s.len > 0)),
             inline: false,
@@ -435,8 +465,14 @@ impl<M: HostMemory> Card<M> {
         self.settle_with(out, End::With(status));
     }
 
-    fn settle_with(&mut self, out: Out, end: End) {
+    fn settle_with(&mut self, mut out: Out, end: End) {
         out.release(&mut self.regions);
+        if let Some(copy) = out.copy.take() {
+            // The work request has completed long ago.
+            self.copies -= 1;
+            self.free_copies.push(copy);
+            return;
+        }
         let to = Remote { peer: out.peer, qpn: out.remote_qpn, ah: out.ah };
         let opcode = match out.kind {
             Kind::Send => Opcode::Send,
@@ -652,6 +688,10 @@ impl<M: HostMemory> Card<M> {
 
     pub(super) fn out_payload(&self, token: Token, mut offset: u32, len: usize) -> &[u8] {
         let out = &self.outs[token.0 as usize];
+        if let Some(copy) = out.copy.as_ref().filter(|_| !out.inline) {
+            let rest = &copy[offset as usize..];
+            return &rest[..len.min(rest.len())];
+        }
         if out.inline {
             let rest = &out.bytes[offset as usize..out.len as usize];
             return &rest[..len.min(rest.len())];
