@@ -12,7 +12,7 @@ use srd_core::card::{
     Access, Card, CardError, CardEvent, CardOptions, Completion, CqId, DeviceCounters, Gid, GidError, MrKeys, PdId,
     PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Trouble,
 };
-use srd_core::{CheckedConfig, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
+use srd_core::{CheckedConfig, Config, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
 use srd_udp::{BindError, UdpDriver, UdpOptions};
 
 use crate::memory::{HostMem, RawRegion};
@@ -35,6 +35,22 @@ pub struct NicConfig {
     pub faults: Option<(FaultPlan, u64)>,
     /// Seed of keys, numbers and connection ids; `None` for one that nobody can guess.
     pub seed: Option<u64>,
+}
+
+impl NicConfig {
+    /// A card of the newest generation that peers reach at `addr`, and defaults otherwise.
+    pub fn at(addr: SocketAddr) -> NicConfig {
+        let newest = Profile::GENERATIONS.into_iter().rev().find_map(Profile::generation);
+        NicConfig {
+            name: "srd_0".into(),
+            addr,
+            transport: Config::default().check().expect("the defaults are valid"),
+            udp: UdpOptions::default(),
+            card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
+            faults: None,
+            seed: None,
+        }
+    }
 }
 
 /// Why a card could not be opened.
@@ -354,6 +370,17 @@ impl Nic {
             std::thread::yield_now();
         }
         ready
+    }
+
+    /// The same without driving the card.
+    pub(crate) fn take_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+        take(&mut self.shared.lock(), cq, out)
+    }
+
+    /// Runs something while the card touches no memory.
+    pub(crate) fn with_lock<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _engine = self.shared.lock();
+        run()
     }
 
     /// Counters, as of now.

@@ -75,7 +75,7 @@ impl Conn {
 
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
     pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
-        if matches!(self.tail_probe, TailProbe::Due(_)) || self.ping {
+        if matches!(self.tail_probe, TailProbe::Due(_)) || self.ping || self.owes_floor(outbox) {
             return cx.now;
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
@@ -137,7 +137,7 @@ impl Conn {
             return true;
         }
         self.round.limited |= outbox.is_waiting();
-        if self.ping {
+        if self.ping || self.owes_floor(outbox) {
             self.ping = false;
             let path = self.pick(cx, None);
             self.send_ping(cx, route, path, 0, outbox, upper, batch);
@@ -156,6 +156,7 @@ impl Conn {
     fn wants_probe(&self, cx: &Cx<'_>, outbox: &Outbox) -> bool {
         matches!(self.tail_probe, TailProbe::Due(_))
             || self.ping
+            || self.owes_floor(outbox)
             || self.paths.next_probe() <= cx.now
             || (self.grow_at <= cx.now && outbox.live() > 0)
     }
@@ -311,7 +312,10 @@ impl Conn {
         if self.checksum { CHECKSUM_LEN } else { 0 }
     }
 
-    fn write_header(&self, route: Route, outbox: &Outbox, path: u8, batch: &mut TxBatch) {
+    fn write_header(&mut self, route: Route, outbox: &Outbox, path: u8, batch: &mut TxBatch) {
+        if self.owes_floor(outbox) {
+            self.withdrawn = None;
+        }
         let pn = self.sent.next();
         let header = DataHeader {
             flags: if self.checksum { flags::CHECKSUM } else { 0 },
