@@ -18,7 +18,7 @@ use crate::cq::Cq;
 use crate::device::{Card, Device, resolve};
 use crate::errno::{EINVAL, EIO, EOPNOTSUPP, Errno};
 use crate::event::EventQueue;
-use crate::{cq, cq_ex, fork, pd_mr, qp, query};
+use crate::{cq, cq_ex, fork, pd_mr, post, qp, query};
 
 /// An open device, with the structure that programs see at its end.
 #[repr(C)]
@@ -190,8 +190,8 @@ fn fill(public: &mut verbs_context, device: *mut ibv_device, async_fd: c_int, cm
         poll_cq: Some(cq::poll_cq),
         req_notify_cq: Some(cq::req_notify_cq),
         post_srq_recv: Some(post_srq_recv),
-        post_send: Some(qp::post_send),
-        post_recv: Some(qp::post_recv),
+        post_send: Some(post::post_send),
+        post_recv: Some(post::post_recv),
         ..context.ops
     };
     context.cmd_fd = cmd_fd;
