@@ -208,16 +208,11 @@ impl Nic {
     /// Makes an address handle for the card with this GID and returns its number, see [`Card::create_ah`].
     ///
     /// # Errors
-    /// As there; or this is no card's GID.
+    /// As there.
     pub fn create_ah(&self, pd: PdId, gid: Gid) -> Result<u16, CardError> {
         self.command(|e| {
-            let peer = if gid == e.upper.gid() {
-                None
-            } else {
-                let addr = gid.addr().ok_or(CardError::Invalid("this is not the GID of a card"))?;
-                Some(e.peer(addr).ok_or(CardError::NoMemory("the table of peers is full"))?)
-            };
-            e.upper.create_ah(pd, gid, peer)
+            let max_datagram = gid.addr().map_or(0, |addr| e.driver.max_datagram(addr));
+            e.upper.create_ah(&mut e.endpoint, pd, gid, max_datagram)
         })
     }
 
