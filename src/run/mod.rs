@@ -89,8 +89,8 @@ fn variables(args: &RunArgs, options: &Options, library: &Path, mut also: BTreeS
     also.extend(args.also.iter().cloned());
     let links = library::links(options, library, &also)?;
     let mut all: Variables = args.device.variables().into_iter().map(|(name, value)| (name, value.into())).collect();
-    if !options.fault.is_empty() && options.seed.is_none() {
-        let seed = options.seed();
+    if !options.fault.is_empty() && options.seed_is_drawn {
+        let seed = options.seed;
         render::note(&format!("srd: faults are injected; --seed {seed} repeats them"));
         all.push(("SRD_SEED".to_owned(), seed.to_string().into()));
     }
