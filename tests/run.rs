@@ -43,6 +43,25 @@ int main(int argc, char **argv) {
     return 0;
 }
 "#;
+/// Opens all devices, tells their names, and waits.
+const VERBS: &str = r#"
+#include <stdio.h>
+void **ibv_get_device_list(int *);
+const char *ibv_get_device_name(void *);
+void *ibv_open_device(void *);
+void *ibv_alloc_pd(void *);
+int main(void) {
+    void **list = ibv_get_device_list(NULL);
+    for (int k = 0; list && list[k]; k++) {
+        void *context = ibv_open_device(list[k]);
+        if (!context || !ibv_alloc_pd(context)) return 1;
+        printf("%s ", ibv_get_device_name(list[k]));
+    }
+    puts("");
+    fflush(stdout);
+    return getchar() != EOF;
+}
+"#;
 /// What the library says that is ours, and what the host's says.
 const OURS: u32 = 42;
 const OTHER: u32 = 7;
@@ -515,6 +534,66 @@ fn stat_keeps_a_tree_up_to_date() {
     std::io::copy(&mut out, &mut std::io::sink()).expect("read the rest");
     assert_eq!(child.wait().expect("wait").code(), Some(130));
     assert_eq!(fs::read_to_string(tree.join("class/infiniband/rdmap0s6/device/vendor")).expect("a file"), "0x1d0f\n");
+}
+
+/// The real library, beside the command. Cargo does not build it for tests, because no Rust program can be linked with it.
+fn build_the_library() -> PathBuf {
+    let srd = Path::new(env!("CARGO_BIN_EXE_srd"));
+    let profile = srd.parent().expect("a directory");
+    let target = profile.parent().expect("a directory");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--locked", "--package", "srd-verbs-c", "--target-dir"]).arg(target);
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
+    assert!(status.success(), "{cargo:?}: {status}");
+    profile.join("libsrd_verbs.so")
+}
+
+#[test]
+fn the_real_library_from_run_to_stat() {
+    let library = build_the_library();
+    let shop = Workshop::new();
+    let program = shop.cc("verbs", VERBS, &[library.to_str().expect("UTF-8")]);
+    let runtime = shop.text("runtime");
+    // Without --library: it is found beside the command.
+    let options = ["--runtime-dir", &runtime, "--addr", "127.0.0.1", "--devices", "2", "--max-pd", "7"];
+    let run_it = [&["run"][..], &options, &["--", program.to_str().expect("UTF-8")]].concat();
+    let start = || {
+        let mut child = command(&run_it).stdin(Stdio::piped()).spawn().expect("start");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
+        assert_eq!(line.trim_end(), "rdmap0s6 rdmap1s6", "{:?}", child.try_wait());
+        child
+    };
+    let stat = || json(&run(&["stat", "--runtime-dir", &runtime, "--json"]));
+    let pids = |report: &Value| -> Vec<u64> {
+        let processes = report["devices"][1]["processes"].as_array().expect("a list");
+        processes.iter().map(|p| p["pid"].as_u64().expect("a number")).collect()
+    };
+
+    let (mut ends, mut dies) = (start(), start());
+    let mut want = [u64::from(ends.id()), u64::from(dies.id())];
+    want.sort_unstable();
+    assert_eq!(pids(&stat()), want);
+    dies.kill().expect("kill it");
+    dies.wait().expect("wait");
+    assert_eq!(pids(&stat()), [u64::from(ends.id())]);
+    drop(ends.stdin.take());
+    assert_eq!(ends.wait().expect("wait").code(), Some(0));
+    assert_eq!(pids(&stat()), [0; 0]);
+
+    // Options that make no sense never get as far as the program; without 'srd run', the library tells.
+    let mut bare = Command::new(&program);
+    bare.env("LD_LIBRARY_PATH", shop.at("links")).env("SRD_PATHS", "0").env("SRD_RUNTIME_DIR", &runtime);
+    fs::create_dir(shop.at("links")).expect("create");
+    symlink(&library, shop.at("links/libibverbs.so.1")).expect("link");
+    let done = output({
+        bare.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        bare
+    });
+    assert!(done.stderr.contains("SRD_PATHS=0 must be a number from 1 to 256"), "{done:?}");
 }
 
 #[test]

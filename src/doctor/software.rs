@@ -28,7 +28,9 @@ pub(super) fn check(options: &Options, command: &[OsString]) -> Vec<Finding> {
             findings.push(Finding::fail("library", fault.to_string(), "without it, no program sees a device"))
         }
     }
-    if let Some(dir) = std::env::var_os("SYSFS_PATH") {
+    let runtime = options.runtime_dir().unwrap_or_default();
+    // The library sets it, too, for the program and what that starts.
+    if let Some(dir) = std::env::var_os("SYSFS_PATH").filter(|dir| !Path::new(dir).starts_with(&runtime)) {
         findings.push(Finding::warn(
             "sysfs",
             format!("SYSFS_PATH is {}", dir.to_string_lossy()),
