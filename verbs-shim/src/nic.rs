@@ -139,8 +139,22 @@ impl Nic {
             }
             other => other?,
         };
-        let local = udp.local_addr();
         let readiness = vec![udp.readiness()?];
+        Nic::over(config, Box::new(udp), readiness, sink)
+    }
+
+    /// Opens a card over any driver, at the driver's address. The thread sleeps until one of `readiness` is readable; those
+    /// options of `config` that are about UDP mean nothing.
+    ///
+    /// # Errors
+    /// The driver's address cannot be a card's, or the system does not permit a thread.
+    pub fn over(
+        config: NicConfig,
+        driver: Box<dyn Driver + Send>,
+        readiness: Vec<OwnedFd>,
+        sink: Box<dyn NicSink>,
+    ) -> Result<Nic, OpenError> {
+        let local = driver.local_addr();
         let mut seed = [0; 32];
         match config.seed {
             Some(n) => {
@@ -151,8 +165,8 @@ impl Nic {
             None => getrandom::fill(&mut seed).map_err(std::io::Error::from)?,
         }
         let mut driver: AnyDriver = match config.faults {
-            Some((faults, seed)) => Box::new(Faulty::new(udp, faults, seed)),
-            None => Box::new(udp),
+            Some((faults, seed)) => Box::new(Faulty::new(driver, faults, seed)),
+            None => driver,
         };
         let now = driver.now();
         let gid = Gid::new(local)?;
