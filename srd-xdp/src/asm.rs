@@ -41,7 +41,6 @@ pub(crate) enum Alu {
     Add = 0x00,
     And = 0x50,
     Lsh = 0x60,
-    Rsh = 0x70,
     Mov = 0xb0,
 }
 

@@ -30,7 +30,7 @@ const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// Longest name of a program or map, with its final zero.
-pub(crate) const PROG_NAME_LEN: usize = 16;
+const PROG_NAME_LEN: usize = 16;
 /// Most maps of a program that we look at.
 const MAX_MAPS: usize = 8;
 

@@ -33,18 +33,14 @@ impl Mapping {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: without MAP_FIXED the kernel chooses a place that nothing else uses, so no memory of ours is touched.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset as libc::off_t) };
-        match NonNull::new(start.cast()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { start, len }),
+        match NonNull::new(start.cast::<u8>()) {
+            Some(place) if start != libc::MAP_FAILED => Ok(Mapping { start: place, len }),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
     pub(super) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.len
     }
 
     /// A pointer to `count` values of `T` at byte `offset`.

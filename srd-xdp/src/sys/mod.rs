@@ -12,8 +12,8 @@ mod umem;
 mod xsk;
 
 pub(crate) use bpf::{
-    ArrayMap, Attached, HashMap, Insn, Link, Loaded, PROG_NAME_LEN, SocketMap, attach, find_link, load, program_maps,
+    ArrayMap, Attached, HashMap, Insn, Link, SocketMap, attach, find_link, load, program_maps,
 };
 pub(crate) use ethtool::queues;
 pub(crate) use umem::{Frame, UmemSize};
-pub(crate) use xsk::{Mode, Received, Rings, Statistics, Xsk};
+pub(crate) use xsk::{Mode, Rings, Statistics, Xsk};
