@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod demo;
+mod driver;
 mod exit;
 mod interrupt;
 mod perf;

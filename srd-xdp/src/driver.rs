@@ -161,8 +161,8 @@ impl XdpDriver {
         let Some(headers) = Headers::new(hop, port, burst.to, burst.ect) else { return false };
         let lanes = self.lanes.len();
         let lane = &mut self.lanes[usize::from(burst.port.0) % lanes];
-        let fits = burst.segment + headers.ip_len() <= hop.mtu as usize
-            && burst.segment <= lane.max_payload(headers.len());
+        let fits =
+            burst.segment + headers.ip_len() <= hop.mtu as usize && burst.segment <= lane.max_payload(headers.len());
         if fits {
             lane.send(&headers, burst, mem);
         }

@@ -48,8 +48,16 @@ pub enum OpenError {
         /// Its queues.
         queues: u32,
     },
+    /// Zero copy was asked for.
+    #[error("{interface} has no zero copy, and where the kernel copies, UDP with segmentation offload is faster")]
+    NoZeroCopy {
+        /// The interface.
+        interface: String,
+    },
     /// `ENOMEM` or `ENOBUFS`: locked memory.
-    #[error("not enough locked memory for {bytes} bytes of packet buffers; raise the limit ('ulimit -l', or CAP_IPC_LOCK)")]
+    #[error(
+        "not enough locked memory for {bytes} bytes of packet buffers; raise the limit ('ulimit -l', or CAP_IPC_LOCK)"
+    )]
     Memory {
         /// What was asked for.
         bytes: u64,

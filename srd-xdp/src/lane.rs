@@ -227,13 +227,7 @@ impl Lane {
 impl LaneStats {
     /// Hands over the datagram of a frame, or counts why not.
     #[inline]
-    fn hand_over(
-        &mut self,
-        frame: &[u8],
-        origin: Origin,
-        at: Time,
-        sink: &mut dyn FnMut(&RxMeta, &[u8]),
-    ) -> bool {
+    fn hand_over(&mut self, frame: &[u8], origin: Origin, at: Time, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> bool {
         match parse(frame, origin) {
             Ok(parsed) => {
                 self.rx_datagrams += 1;

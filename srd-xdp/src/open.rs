@@ -31,6 +31,10 @@ pub(crate) fn open(local: IpAddr, options: &XdpOptions) -> Result<Opened, OpenEr
     let mut ask = Netlink::open().map_err(netlink)?;
     let links = Links::read(&mut ask).map_err(netlink)?;
     let link = links.choose(local, options.interface.as_deref()).map_err(OpenError::Interface)?.clone();
+    if options.zero_copy == ZeroCopy::Require && link.veth {
+        // Known without disturbing the interface.
+        return Err(OpenError::NoZeroCopy { interface: link.name });
+    }
     let table = Table::open(link.index).map_err(netlink)?;
     let count = sys::queues(&link.name).map_err(|e| OpenError::os("ask for the queues", &link, e))?;
     let count = count.min(MAX_QUEUES);
@@ -76,6 +80,7 @@ pub(crate) fn open(local: IpAddr, options: &XdpOptions) -> Result<Opened, OpenEr
                     continue;
                 }
                 return Err(match e.raw_os_error() {
+                    _ if unsupported && mode.zero_copy => OpenError::NoZeroCopy { interface: link.name },
                     Some(libc::EBUSY) => OpenError::QueuesTaken { interface: link.name, queues: count },
                     Some(libc::ENOMEM | libc::ENOBUFS) => {
                         OpenError::Memory { bytes: u64::from(frame) * 2 * u64::from(options.frames) }

@@ -68,7 +68,8 @@ fn jumbo_datagrams_span_frames() {
         let bed = bed(Pair::builder().mtu(9000));
         let (mut a, mut b) = (xdp(bed.host(0), family), xdp(bed.host(1), family));
         assert!(a.driver.info().multi_buffer, "{:?}", a.driver.info());
-        let max = |side: &mut Side<XdpDriver>, to| side.host.clone().enter(|| side.driver.max_datagram(to)).expect("a host");
+        let max =
+            |side: &mut Side<XdpDriver>, to| side.host.clone().enter(|| side.driver.max_datagram(to)).expect("a host");
         assert_eq!(max(&mut a, b.addr()), if family == Family::V4 { 8972 } else { 8952 });
         meet(&mut a, &mut b);
         let before = a.stats();

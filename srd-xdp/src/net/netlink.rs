@@ -3,9 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -139,10 +137,7 @@ impl Netlink {
     }
 
     /// Reads one datagram, which holds several messages. Those that this crate cannot decode are skipped.
-    fn read(
-        &mut self,
-        mut each: impl FnMut(NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>),
-    ) -> io::Result<()> {
+    fn read(&mut self, mut each: impl FnMut(NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>)) -> io::Result<()> {
         self.buffer.clear();
         loop {
             match self.socket.recv(&mut self.buffer, 0) {

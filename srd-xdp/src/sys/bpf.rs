@@ -105,8 +105,7 @@ impl Plain for u64 {}
 impl<const N: usize> Plain for [u8; N] where [u8; N]: Default {}
 
 fn create(kind: u32, name: &CStr, key: usize, value: usize, entries: u32) -> io::Result<OwnedFd> {
-    let mut attr =
-        Attr::new().u32(0, kind).u32(4, key as u32).u32(8, value as u32).u32(12, entries).name(28, name);
+    let mut attr = Attr::new().u32(0, kind).u32(4, key as u32).u32(8, value as u32).u32(12, entries).name(28, name);
     // SAFETY: the arguments contain no pointers.
     unsafe { attr.open(MAP_CREATE) }
 }

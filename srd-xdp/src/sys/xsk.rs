@@ -16,7 +16,8 @@ pub(crate) struct Mode {
     pub(crate) multi: bool,
 }
 
-/// Sizes of the rings, powers of two.
+/// Sizes of the rings, powers of two. The fill ring is twice as large as the receive ring: the kernel publishes what it has
+/// received before it gives the slots of the fill ring back, so these may be missing for a moment when we fill again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rings {
     pub(crate) rx: u32,
@@ -87,7 +88,7 @@ impl Xsk {
         let (umem, frames) = Umem::new(size)?;
         let set = |name, value: u32| option::set(fd.as_fd(), libc::SOL_XDP, name, &(value as libc::c_int));
         option::set(fd.as_fd(), libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
-        set(libc::XDP_UMEM_FILL_RING, rings.rx)?;
+        set(libc::XDP_UMEM_FILL_RING, 2 * rings.rx)?;
         set(libc::XDP_UMEM_COMPLETION_RING, rings.tx)?;
         set(libc::XDP_RX_RING, rings.rx)?;
         set(libc::XDP_TX_RING, rings.tx)?;
@@ -97,7 +98,7 @@ impl Xsk {
         let none = libc::xdp_mmap_offsets { rx: none, tx: none, fr: none, cr: none };
         let offsets = option::get(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, none)?;
         let xsk = Xsk {
-            fill: Producer::map(fd.as_fd(), libc::XDP_UMEM_PGOFF_FILL_RING, rings.rx, &offsets.fr)?,
+            fill: Producer::map(fd.as_fd(), libc::XDP_UMEM_PGOFF_FILL_RING, 2 * rings.rx, &offsets.fr)?,
             completion: Consumer::map(fd.as_fd(), libc::XDP_UMEM_PGOFF_COMPLETION_RING, rings.tx, &offsets.cr)?,
             rx: Consumer::map(fd.as_fd(), libc::XDP_PGOFF_RX_RING as u64, rings.rx, &offsets.rx)?,
             tx: Producer::map(fd.as_fd(), libc::XDP_PGOFF_TX_RING as u64, rings.tx, &offsets.tx)?,
@@ -151,7 +152,7 @@ impl Xsk {
     /// Gives the kernel a frame to receive into, from the next [`publish_fill`](Self::publish_fill) on.
     ///
     /// # Panics
-    /// If the ring has fewer slots than frames were given.
+    /// If more frames are given than the receive ring has slots.
     pub(crate) fn fill(&mut self, frame: Frame) {
         self.fill.push(self.umem.address(&frame));
     }
@@ -229,9 +230,8 @@ impl Xsk {
             return Ok(());
         }
         // SAFETY: a buffer of length 0 is not accessed, and there is no address.
-        let rc = unsafe {
-            libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
-        };
+        let rc =
+            unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
