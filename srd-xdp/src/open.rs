@@ -106,7 +106,6 @@ fn open_lanes(
     pauses: &mut u32,
 ) -> io::Result<Vec<(u32, Lane)>> {
     let mut lanes = Vec::new();
-    let mut refused = io::Error::from_raw_os_error(libc::EBUSY);
     for queue in options.first_queue..count {
         if lanes.len() == options.queues as usize {
             break;
@@ -127,10 +126,12 @@ fn open_lanes(
                 }
                 lanes.push((queue, lane));
             }
-            Err(e) => refused = e,
+            // Somebody else's; whatever comes in by it goes through the kernel.
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(e) => return Err(e),
         }
     }
-    if lanes.is_empty() { Err(refused) } else { Ok(lanes) }
+    if lanes.is_empty() { Err(io::Error::from_raw_os_error(libc::EBUSY)) } else { Ok(lanes) }
 }
 
 /// The addresses and the port at which we receive.
