@@ -204,7 +204,9 @@ fn seen_on_the_wire(family: Family, driver: &str) -> BTreeSet<String> {
     ];
     let mut tshark = Command::new("tshark");
     tshark.args(["-r", path, "-T", "fields", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]);
-    fields.iter().for_each(|field| drop(tshark.args(["-e", field])));
+    for field in fields {
+        tshark.args(["-e", field]);
+    }
     let seen = output(&mut tshark);
     let _ = std::fs::remove_file(&file);
     assert!(seen.lines().count() > 100, "{seen}");
