@@ -43,7 +43,7 @@ impl Share {
         self.0
     }
 
-    fn hits(self, rng: &mut Xoshiro256PlusPlus) -> bool {
+    pub(crate) fn hits(self, rng: &mut Xoshiro256PlusPlus) -> bool {
         // No draw when it cannot matter; else the upper bits of a 64-bit product give a number in 0..1_000_000.
         self.0 > 0 && below(rng, 1_000_000) < u64::from(self.0)
     }

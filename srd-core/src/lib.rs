@@ -4,6 +4,7 @@
 mod acks;
 mod batch;
 mod blocks;
+pub mod card;
 mod cc;
 mod config;
 mod conn;

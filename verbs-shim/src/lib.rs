@@ -1,0 +1,16 @@
+//! An EFA card in software.
+//!
+//! [`Nic`] is an open card: the card of [`srd_core::card`] over kernel UDP, with a thread that drives it while the program
+//! does not.
+#![cfg(target_os = "linux")]
+
+mod memory;
+mod nic;
+mod thread;
+
+pub use memory::{HostMem, RawRegion};
+pub use nic::{Nic, NicConfig, NicCounters, NicSink, OpenError};
+pub use srd_core::card::{
+    self, Access, CardError, CardEvent, CardOptions, Completion, CqId, Gid, MrKeys, Opcode, PdId, Profile, QpAttr,
+    QpCap, QpInit, QpModify, QpState, QpType, SendData, SendOp, SendOps, SendWr, Sge, Status,
+};
