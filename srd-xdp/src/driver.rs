@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use srd_core::{Driver, Gather, RxMeta, SourcePort, Span, Time, TxBatch};
@@ -118,6 +118,16 @@ impl XdpDriver {
     /// A handle by which other threads end [`wait`](Driver::wait).
     pub fn waker(&self) -> Waker {
         self.udp.waker()
+    }
+
+    /// Descriptors that poll as readable when something has arrived, for loops that sleep without holding the driver. The
+    /// sockets stay bound until these are closed, too.
+    ///
+    /// # Errors
+    /// The process has no more descriptors.
+    pub fn readiness(&self) -> io::Result<Vec<OwnedFd>> {
+        let lanes = self.lanes.iter().map(|lane| lane.as_fd().try_clone_to_owned());
+        lanes.chain([self.udp.readiness()]).collect()
     }
 
     /// Counters.

@@ -15,6 +15,8 @@ use crate::sys::{Frame, Mode, Rings, Statistics, UmemSize, Xsk};
 const MAX_PIECES: usize = 4;
 /// Frames handed over per call, so that a flood does not keep the caller from sending.
 const FRAMES_PER_CALL: u32 = 64;
+/// Where the kernel copies, it is told after so many datagrams, while they are in the first-level cache.
+const DATAGRAMS_PER_KICK: u32 = 16;
 /// System calls to send what is queued, while the kernel is busy. What is left goes with the next batch.
 const KICKS: u32 = 64;
 /// Bytes before a received packet that the kernel keeps (`XDP_PACKET_HEADROOM`).
@@ -29,8 +31,8 @@ pub(crate) struct Lane {
     mode: Mode,
     /// To send from.
     free: Vec<Frame>,
-    /// Queued, and the kernel has not been told.
-    unsent: bool,
+    /// Datagrams that are queued, and the kernel has not been told.
+    unsent: u32,
     /// A packet of several pieces as far as it has come.
     assembly: Vec<u8>,
     stats: LaneStats,
@@ -73,7 +75,7 @@ impl Lane {
             xsk.fill(frame);
         }
         xsk.publish_fill();
-        Ok(Lane { xsk, mode, free, unsent: false, assembly: Vec::new(), stats: LaneStats::default() })
+        Ok(Lane { xsk, mode, free, unsent: 0, assembly: Vec::new(), stats: LaneStats::default() })
     }
 
     pub(crate) fn socket(&self) -> &Xsk {
@@ -113,7 +115,10 @@ impl Lane {
                 {
                     packet.finish(&mut self.xsk, headers);
                     self.stats.tx_datagrams += 1;
-                    self.unsent = true;
+                    self.unsent += 1;
+                    if self.unsent == DATAGRAMS_PER_KICK && !self.mode.zero_copy {
+                        self.flush();
+                    }
                 }
             }
         });
@@ -141,7 +146,7 @@ impl Lane {
 
     /// Makes the kernel send what is queued.
     pub(crate) fn flush(&mut self) {
-        if !std::mem::take(&mut self.unsent) {
+        if std::mem::take(&mut self.unsent) == 0 {
             return;
         }
         self.xsk.publish_transmit();

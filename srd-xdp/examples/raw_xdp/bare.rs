@@ -19,6 +19,8 @@ pub(crate) struct Bare {
     xsk: Xsk,
     free: Vec<Frame>,
     len: usize,
+    /// Written to each datagram, if that is asked for.
+    payload: Option<Vec<u8>>,
     _map: SocketMap,
     _link: Link,
 }
@@ -38,6 +40,7 @@ impl Bare {
         [from_mac, to_mac]: [[u8; 6]; 2],
         [from, to]: [Ipv4Addr; 2],
         size: usize,
+        touch: bool,
     ) -> anyhow::Result<Bare> {
         let index = nix::net::if_::if_nametoindex(interface)?;
         let multi = HEADERS + size > 3800;
@@ -73,12 +76,15 @@ impl Bare {
             out[36..38].copy_from_slice(&PORT.to_be_bytes());
             out[38..40].copy_from_slice(&((8 + size) as u16).to_be_bytes());
         }
-        Ok(Bare { xsk, free, len, _map: map, _link: link })
+        Ok(Bare { xsk, free, len, payload: touch.then(|| vec![7; size]), _map: map, _link: link })
     }
 
     fn send(&mut self, count: usize) -> anyhow::Result<()> {
         for _ in 0..count.min(self.free.len()) {
-            let frame = self.free.pop().expect("counted");
+            let mut frame = self.free.pop().expect("counted");
+            if let Some(payload) = &self.payload {
+                self.xsk.bytes_mut(&mut frame)[HEADERS..self.len].copy_from_slice(payload);
+            }
             self.xsk.transmit(frame, self.len, false);
         }
         self.xsk.publish_transmit();
@@ -106,6 +112,10 @@ impl End for Bare {
         while count < BATCH
             && let Some(piece) = self.xsk.receive()
         {
+            if self.payload.is_some() {
+                let bytes = &self.xsk.bytes(&piece.frame)[piece.offset..piece.offset + piece.len];
+                std::hint::black_box(bytes.iter().fold(0u8, |sum, b| sum ^ b));
+            }
             self.xsk.fill(piece.frame);
             count += 1;
         }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Bare rings do what the kernel's `xdpsock` does: frames are written once and sent again and again, received ones are only
-//! counted. The drivers copy each payload, build headers, and compute and verify checksums. One thread on each side, on a
+//! counted. As data that nobody writes or reads stays in one core's cache, there is a second kind that copies each payload in
+//! and reads it. The drivers do that, too, and build headers, and compute and verify checksums. One thread on each side, on a
 //! core of its own, spinning. Prints medians.
 
 mod bare;
@@ -69,16 +70,18 @@ const PORTS: u16 = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Bare,
+    Touched,
     Xdp,
     Udp,
 }
 
 impl Kind {
-    const ALL: [Kind; 3] = [Kind::Bare, Kind::Xdp, Kind::Udp];
+    const ALL: [Kind; 4] = [Kind::Bare, Kind::Touched, Kind::Xdp, Kind::Udp];
 
     fn name(self) -> &'static str {
         match self {
             Kind::Bare => "bare AF_XDP rings",
+            Kind::Touched => "the same, payload written and read",
             Kind::Xdp => "AF_XDP driver",
             Kind::Udp => "UDP driver (GSO, GRO)",
         }
@@ -88,11 +91,12 @@ impl Kind {
     fn ends(self, bed: &Pair, size: usize) -> anyhow::Result<[Box<dyn End>; 2]> {
         let (a, b) = (bed.host(0), bed.host(1));
         Ok(match self {
-            Kind::Bare => {
+            Kind::Bare | Kind::Touched => {
+                let touch = self == Kind::Touched;
                 let [mac_a, mac_b] = [bare::mac(a)?, bare::mac(b)?];
                 let make = |host: &Host, peer: &Host, macs| -> anyhow::Result<Box<dyn End>> {
                     let addresses = [host.addr(), peer.addr()];
-                    Ok(Box::new(host.enter(|| bare::Bare::open("eth0", macs, addresses, size))??))
+                    Ok(Box::new(host.enter(|| bare::Bare::open("eth0", macs, addresses, size, touch))??))
                 };
                 [make(a, b, [mac_a, mac_b])?, make(b, a, [mac_b, mac_a])?]
             }
@@ -132,20 +136,22 @@ fn main() -> anyhow::Result<()> {
             }
         }
     }
-    println!("| UDP payload | | M datagrams/s | Gbit/s | / bare | ping-pong, half RTT, p50 us | / bare |");
-    println!("|--:|---|--:|--:|--:|--:|--:|");
+    println!("| UDP payload | | M datagrams/s | Gbit/s | / bare | / touched | half RTT, p50 us | / bare | / touched |");
+    println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|");
     for (s, &size) in cli.sizes.iter().enumerate() {
-        let bare = (median(&mut rates[s][0]), median(&mut delays[s][0]));
+        let [bare, touched] = [0, 1].map(|k| (median(&mut rates[s][k]), median(&mut delays[s][k])));
         for (k, kind) in Kind::ALL.into_iter().enumerate() {
             let (rate, delay) = (median(&mut rates[s][k]), median(&mut delays[s][k]));
             println!(
-                "| {size} | {} | {:.2} | {:.1} | {:.2} | {:.2} | {:.2} |",
+                "| {size} | {} | {:.2} | {:.1} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
                 kind.name(),
                 rate / 1e6,
                 rate * size as f64 * 8.0 / 1e9,
                 rate / bare.0,
+                rate / touched.0,
                 delay,
-                delay / bare.1
+                delay / bare.1,
+                delay / touched.1
             );
         }
     }

@@ -58,6 +58,8 @@ pub(crate) struct Table {
     links: Links,
     routes: HashMap<Key, Option<Route>>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
+    /// The last answer, until there is news: most bursts go where the one before went.
+    last: Option<(Key, Hop)>,
 }
 
 // `RTNLGRP_` of `linux/rtnetlink.h`: links, neighbours, addresses and routes of both families.
@@ -71,7 +73,7 @@ impl Table {
         let listen = Netlink::listen(&GROUPS)?;
         let mut ask = Netlink::open()?;
         let links = Links::read(&mut ask)?;
-        Ok(Table { interface, ask, listen, links, routes: HashMap::new(), neighbours: HashMap::new() })
+        Ok(Table { interface, ask, listen, links, routes: HashMap::new(), neighbours: HashMap::new(), last: None })
     }
 
     pub(crate) fn links(&self) -> &Links {
@@ -85,6 +87,13 @@ impl Table {
             SocketAddr::V4(_) => 0,
         };
         let key = (to.ip(), scope, from);
+        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
+            self.last = self.find(key).map(|hop| (key, hop));
+        }
+        self.last.as_ref().map(|(_, hop)| hop)
+    }
+
+    fn find(&mut self, key: Key) -> Option<Hop> {
         if !self.routes.contains_key(&key) {
             if self.routes.len() >= MAX_ROUTES {
                 self.routes.clear();
@@ -93,7 +102,7 @@ impl Table {
             let route = self.ask_route(key);
             self.routes.insert(key, route);
         }
-        let route = self.routes.get_mut(&key)?.as_mut()?;
+        let route = self.routes.get(&key)?.as_ref()?;
         let neighbour = match self.neighbours.get_mut(&route.next) {
             Some(neighbour) => neighbour,
             None => {
@@ -102,8 +111,7 @@ impl Table {
             }
         };
         neighbour.used = true;
-        route.hop.to_mac = neighbour.mac?;
-        Some(&route.hop)
+        Some(Hop { to_mac: neighbour.mac?, ..route.hop.clone() })
     }
 
     fn ask_route(&mut self, (to, scope, from): Key) -> Option<Route> {
@@ -155,25 +163,30 @@ impl Table {
     /// Takes note of what the kernel has to tell. Returns whether addresses may have changed.
     pub(crate) fn follow(&mut self) -> bool {
         let (mut changed, mut readdressed) = (false, false);
+        let last = &mut self.last;
         let mut stale = ArrayVec::<(u32, IpAddr), 16>::new();
         let neighbours = &mut self.neighbours;
-        let news = self.listen.news(|message| match message {
-            RouteNetlinkMessage::NewNeighbour(message) => {
-                let Some((next, mac)) = neighbour(&message) else { return };
-                let Some(known) = neighbours.get_mut(&next) else { return };
-                known.mac = mac;
-                // The kernel does not see that we use it, so it has to be told; else it would forget it some day.
-                if message.header.state == NeighbourState::Stale && std::mem::take(&mut known.used) {
-                    let _ = stale.try_push(next);
+        let news = self.listen.news(|message| {
+            *last = None;
+            match message {
+                RouteNetlinkMessage::NewNeighbour(message) => {
+                    let Some((next, mac)) = neighbour(&message) else { return };
+                    let Some(known) = neighbours.get_mut(&next) else { return };
+                    known.mac = mac;
+                    // The kernel does not see that we use it, so it has to be told; else it would forget it some day.
+                    if message.header.state == NeighbourState::Stale && std::mem::take(&mut known.used) {
+                        let _ = stale.try_push(next);
+                    }
                 }
+                RouteNetlinkMessage::DelNeighbour(message) => {
+                    neighbour(&message).map(|(next, _)| neighbours.remove(&next));
+                }
+                RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => changed = true,
+                _ => readdressed = true,
             }
-            RouteNetlinkMessage::DelNeighbour(message) => {
-                neighbour(&message).map(|(next, _)| neighbours.remove(&next));
-            }
-            RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => changed = true,
-            _ => readdressed = true,
         });
         if news.is_err() {
+            self.last = None;
             // Some were lost.
             readdressed = true;
             self.neighbours.clear();
