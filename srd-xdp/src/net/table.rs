@@ -31,12 +31,14 @@ pub(crate) struct Hop {
     pub(crate) mtu: u32,
 }
 
+/// Interface and address of a neighbour.
+type Next = (u32, IpAddr);
+
 /// A way through our interface.
 #[derive(Clone, Debug)]
 struct Route {
     hop: Hop,
-    /// Interface and address of the neighbour.
-    next: (u32, IpAddr),
+    next: Next,
 }
 
 /// A neighbour's address, if it is known, and whether it has been used since it was last confirmed.
@@ -57,7 +59,7 @@ pub(crate) struct Table {
     listen: Netlink,
     links: Links,
     routes: HashMap<Key, Option<Route>>,
-    neighbours: HashMap<(u32, IpAddr), Neighbour>,
+    neighbours: HashMap<Next, Neighbour>,
     /// The last answer, until there is news: most bursts go where the one before went.
     last: Option<(Key, Hop)>,
 }
@@ -164,7 +166,7 @@ impl Table {
     pub(crate) fn follow(&mut self) -> bool {
         let (mut changed, mut readdressed) = (false, false);
         let last = &mut self.last;
-        let mut stale = ArrayVec::<(u32, IpAddr), 16>::new();
+        let mut stale = ArrayVec::<Next, 16>::new();
         let neighbours = &mut self.neighbours;
         let news = self.listen.news(|message| {
             *last = None;
@@ -212,7 +214,7 @@ impl AsFd for Table {
     }
 }
 
-fn question((interface, ip): (u32, IpAddr)) -> NeighbourMessage {
+fn question((interface, ip): Next) -> NeighbourMessage {
     let mut question = NeighbourMessage::default();
     question.header.family = family(ip);
     question.header.ifindex = interface;
@@ -224,7 +226,7 @@ fn question((interface, ip): (u32, IpAddr)) -> NeighbourMessage {
     question
 }
 
-fn ask_neighbour(ask: &mut Netlink, next: (u32, IpAddr)) -> Option<[u8; 6]> {
+fn ask_neighbour(ask: &mut Netlink, next: Next) -> Option<[u8; 6]> {
     match ask.get(RouteNetlinkMessage::GetNeighbour(question(next))) {
         Ok(RouteNetlinkMessage::NewNeighbour(answer)) => neighbour(&answer)?.1,
         _ => None,
@@ -232,14 +234,14 @@ fn ask_neighbour(ask: &mut Netlink, next: (u32, IpAddr)) -> Option<[u8; 6]> {
 }
 
 /// Makes the kernel ask whether the neighbour is still there.
-fn confirm(ask: &mut Netlink, next: (u32, IpAddr)) -> io::Result<()> {
+fn confirm(ask: &mut Netlink, next: Next) -> io::Result<()> {
     let mut order = question(next);
     order.header.flags = NeighbourFlags::Use;
     ask.tell(RouteNetlinkMessage::NewNeighbour(order), NLM_F_REPLACE)
 }
 
 /// Interface and address of a neighbour, and its MAC while it is valid.
-fn neighbour(message: &NeighbourMessage) -> Option<((u32, IpAddr), Option<[u8; 6]>)> {
+fn neighbour(message: &NeighbourMessage) -> Option<(Next, Option<[u8; 6]>)> {
     let (mut address, mut mac) = (None, None);
     for attribute in &message.attributes {
         match attribute {
