@@ -203,6 +203,8 @@ fn seen_on_the_wire(family: Family, driver: &str) -> BTreeSet<String> {
         "_ws.expert.message",
     ];
     let mut tshark = Command::new("tshark");
+    // Headers only: the ports are chosen at random, and some are other protocols' to tshark.
+    tshark.args(["-d", "udp.port==1-65535,data"]);
     tshark.args(["-r", path, "-T", "fields", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]);
     for field in fields {
         tshark.args(["-e", field]);
