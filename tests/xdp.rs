@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -165,6 +166,32 @@ fn ping_and_iperf3_get_through_meanwhile() {
     let (code, out) = transfer.end();
     let report: Value = serde_json::from_str(&out).expect("a report");
     assert_eq!((code, &report["complete"]), (Some(0), &Value::Bool(true)), "{report:#}");
+}
+
+#[test]
+fn a_spine_that_swallows_packets_costs_paths_and_no_messages() {
+    if !testbed::runs_here() {
+        return;
+    }
+    for (here, there) in [("xdp", "xdp"), ("udp", "xdp")] {
+        let bed = Clos::builder().spines(4).mtu(1500).build().expect("a test bed");
+        let (_server, addr) = server(bed.host(2), Family::V4, &["--driver", there]);
+        let args = ["--driver", here, "--time", "2", "--size", "16k", "--depth", "16", "--cc", "fixed:200M"];
+        let transfer = Running::start(&mut client(bed.host(0), "bw", addr, &args));
+        // Once half a second's worth of packets has crossed the spine, it goes silent.
+        let crossed = || bed.link_stats().expect("counters").iter().map(|link| link.packets).sum::<u64>();
+        for _ in 0..500 {
+            if crossed() > 4000 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bed.hole_spine(1).expect("a hole");
+        let (code, out) = transfer.end();
+        let report: Value = serde_json::from_str(&out).expect("a report");
+        assert_eq!((code, &report["complete"]), (Some(0), &Value::Bool(true)), "{report:#}");
+        assert!(report["counters"]["client"]["paths_replaced"].as_u64() > Some(0), "{report:#}");
+    }
 }
 
 /// What tshark says of all packets of a transfer, seen by the switch next to the client.

@@ -17,7 +17,7 @@ const MAX_PIECES: usize = 4;
 const FRAMES_PER_CALL: u32 = 64;
 /// Where the kernel copies, it is told after so many datagrams, while they are in the first-level cache.
 const DATAGRAMS_PER_KICK: u32 = 16;
-/// System calls to send what is queued, while the kernel is busy. What is left goes with the next batch.
+/// System calls to send what is queued, while the kernel is busy. What is left goes with the next batch or turn.
 const KICKS: u32 = 64;
 /// Bytes before a received packet that the kernel keeps (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u32 = 256;
@@ -33,6 +33,8 @@ pub(crate) struct Lane {
     free: Vec<Frame>,
     /// Datagrams that are queued, and the kernel has not been told.
     unsent: u32,
+    /// The kernel was told, and has not taken all.
+    held_up: bool,
     /// A packet of several pieces as far as it has come.
     assembly: Vec<u8>,
     stats: LaneStats,
@@ -75,7 +77,7 @@ impl Lane {
             xsk.fill(frame);
         }
         xsk.publish_fill();
-        Ok(Lane { xsk, mode, free, unsent: 0, assembly: Vec::new(), stats: LaneStats::default() })
+        Ok(Lane { xsk, mode, free, unsent: 0, held_up: false, assembly: Vec::new(), stats: LaneStats::default() })
     }
 
     pub(crate) fn socket(&self) -> &Xsk {
@@ -146,9 +148,13 @@ impl Lane {
 
     /// Makes the kernel send what is queued.
     pub(crate) fn flush(&mut self) {
-        if std::mem::take(&mut self.unsent) == 0 {
-            return;
+        if std::mem::take(&mut self.unsent) > 0 || self.held_up {
+            self.kick();
+            self.reap();
         }
+    }
+
+    fn kick(&mut self) {
         self.xsk.publish_transmit();
         for _ in 0..KICKS {
             match self.xsk.kick() {
@@ -170,7 +176,7 @@ impl Lane {
                 },
             }
         }
-        self.reap();
+        self.held_up = !self.mode.zero_copy && !self.xsk.is_transmitted();
     }
 
     fn reap(&mut self) {
@@ -187,6 +193,9 @@ impl Lane {
 
     /// Hands over what has arrived, within bounds, and returns the number of datagrams.
     pub(crate) fn recv(&mut self, origin: Origin, at: Time, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> usize {
+        if self.held_up {
+            self.flush();
+        }
         let (mut frames, mut handed) = (0, 0);
         while frames < FRAMES_PER_CALL
             && let Some(piece) = self.xsk.receive()

@@ -40,6 +40,8 @@ pub(crate) fn open(local: IpAddr, options: &XdpOptions) -> Result<Opened, OpenEr
     let count = count.min(MAX_QUEUES);
 
     let places: &[Attached] = match options.attach {
+        // See `Attach::Generic`.
+        Attach::Auto if link.veth => &[Attached::Native],
         Attach::Auto => &[Attached::Native, Attached::Generic],
         Attach::Native => &[Attached::Native],
         Attach::Generic => &[Attached::Generic],

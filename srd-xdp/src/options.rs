@@ -7,7 +7,7 @@ use crate::error::OpenError;
 /// Where the XDP program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Attach {
-    /// In the device's driver, or after it where that cannot be.
+    /// In the device's driver, or after it where that cannot be. On a virtual cable (veth) only in the driver.
     #[default]
     Auto,
     /// In the device's driver.

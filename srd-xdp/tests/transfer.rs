@@ -189,3 +189,35 @@ fn bursts_longer_than_the_ring() {
     let stats = a.stats();
     assert!(stats.tx_datagrams >= sent.len() as u64 && stats.tx_dropped == 0, "{stats:?}");
 }
+
+#[test]
+fn steady_state_allocates_nothing() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    let (mut a, mut b) = (xdp(bed.host(0), Family::V4), xdp(bed.host(1), Family::V4));
+    meet(&mut a, &mut b);
+    let mem = Memory::new(60_000);
+    let (mut bulk, mut small) = (TxBatch::new(), TxBatch::new());
+    add(&mut bulk, &mem, b.addr(), 0, 1400, 60_000, 40);
+    add(&mut small, &mem, b.addr(), 1, 64, 640, 40);
+    // Opens the sockets behind the source ports.
+    a.send(&bulk, &mem);
+    a.send(&small, &mem);
+    b.receive(53);
+    let (a, b) = (&mut a.driver, &mut b.driver);
+    let mut round = || {
+        for (batch, datagrams) in [(&bulk, 43), (&small, 10)] {
+            a.send(batch, &mem).expect("send");
+            let mut count = 0;
+            while count < datagrams {
+                b.now();
+                count += b.recv(&mut |_, _| {}).expect("receive");
+            }
+        }
+    };
+    round();
+    let info = allocation_counter::measure(|| (0..100).for_each(|_| round()));
+    assert_eq!(info.count_total, 0, "{info:?}");
+}
