@@ -196,6 +196,15 @@ fn datagrams_come_with_the_routing_header_or_not_at_all() {
     // It is done when it is sent.
     two.world.run(Span::from_millis(1));
     assert!(two.world.hosts[1].card.port.rx_drops == before + 5);
+    // Even if the queue pair goes at once.
+    let last = two.world.qp(0, |init| (init.ty, init.ops) = (QpType::Ud, SendOps::default()));
+    let (op, data) = (SendOp::Send { imm: None }, SendData::Inline(b"last words"));
+    let wr = SendWr { wr_id: 9, op, ah: two.ah[0], qpn: qps[1], qkey: QKEY, data };
+    two.world.post(0, last, wr).unwrap();
+    assert_eq!(two.wait(0).status, Status::Ok);
+    two.world.destroy_qp(0, last);
+    assert_eq!(two.wait(1).wr_id, 8);
+    assert_eq!(&two.world.bytes(1)[40..50], b"last words");
     // And in time, also when nobody is there.
     two.world.hosts[1].alive = false;
     let start = two.world.now;

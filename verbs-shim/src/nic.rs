@@ -12,7 +12,7 @@ use srd_core::card::{
     Access, Card, CardError, CardEvent, CardOptions, Completion, CqId, DeviceCounters, Gid, GidError, MrKeys, PdId,
     PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Trouble,
 };
-use srd_core::{CheckedConfig, Driver, Endpoint, Engine, Faults, Faulty, Stats, Time};
+use srd_core::{CheckedConfig, Config, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
 use srd_udp::{BindError, UdpDriver, UdpOptions};
 
 use crate::memory::{HostMem, RawRegion};
@@ -32,9 +32,25 @@ pub struct NicConfig {
     /// The card.
     pub card: CardOptions,
     /// What goes wrong in the network on request, and the seed of it.
-    pub faults: Option<(Faults, u64)>,
+    pub faults: Option<(FaultPlan, u64)>,
     /// Seed of keys, numbers and connection ids; `None` for one that nobody can guess.
     pub seed: Option<u64>,
+}
+
+impl NicConfig {
+    /// A card of the newest generation that peers reach at `addr`, and defaults otherwise.
+    pub fn at(addr: SocketAddr) -> NicConfig {
+        let newest = Profile::GENERATIONS.into_iter().rev().find_map(Profile::generation);
+        NicConfig {
+            name: "srd_0".into(),
+            addr,
+            transport: Config::default().check().expect("the defaults are valid"),
+            udp: UdpOptions::default(),
+            card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
+            faults: None,
+            seed: None,
+        }
+    }
 }
 
 /// Why a card could not be opened.
@@ -117,12 +133,7 @@ impl Nic {
     /// # Errors
     /// The address cannot be a card's, or the system does not permit it.
     pub fn open(config: NicConfig, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
-        let udp = match UdpDriver::bind(config.addr, config.udp.clone()) {
-            Err(_) if config.addr.port() != 0 => {
-                UdpDriver::bind(SocketAddr::new(config.addr.ip(), 0), config.udp.clone())?
-            }
-            other => other?,
-        };
+        let udp = bind(config.addr, &config.udp)?;
         let local = udp.local_addr();
         let readiness = vec![udp.readiness()?];
         let mut seed = [0; 32];
@@ -135,7 +146,7 @@ impl Nic {
             None => getrandom::fill(&mut seed).map_err(std::io::Error::from)?,
         }
         let mut driver: AnyDriver = match config.faults {
-            Some((faults, seed)) => Box::new(Faulty::new(udp, faults, seed)),
+            Some((plan, seed)) => Box::new(Faulty::with_plan(udp, plan, seed)),
             None => Box::new(udp),
         };
         let now = driver.now();
@@ -361,6 +372,17 @@ impl Nic {
         ready
     }
 
+    /// The same without driving the card.
+    pub(crate) fn take_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+        take(&mut self.shared.lock(), cq, out)
+    }
+
+    /// Runs something while the card touches no memory.
+    pub(crate) fn with_lock<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _engine = self.shared.lock();
+        run()
+    }
+
     /// Counters, as of now.
     pub fn counters(&self) -> NicCounters {
         counters(&self.shared.lock())
@@ -391,6 +413,28 @@ impl Drop for Nic {
         }
         self.shared.sink.counters(&counters(&engine));
     }
+}
+
+/// A driver at `addr`; if there is no port in it or that is taken, at another port: one of the range for source ports if there
+/// is such a range, because then nothing else gets through.
+fn bind(addr: SocketAddr, options: &UdpOptions) -> Result<UdpDriver, OpenError> {
+    let at = |port| UdpDriver::bind(SocketAddr::new(addr.ip(), port), options.clone());
+    if addr.port() != 0
+        && let Ok(driver) = at(addr.port())
+    {
+        return Ok(driver);
+    }
+    let Some(range) = &options.source_port_range else { return Ok(at(0)?) };
+    // Processes that start at once begin at different places.
+    let count = u32::from(range.end() - range.start()) + 1;
+    let begin = getrandom::u32().map_err(std::io::Error::from)? % count;
+    for k in 0..count {
+        match at(range.start() + ((begin + k) % count) as u16) {
+            Err(BindError::InUse(_)) if k + 1 < count => {}
+            other => return Ok(other?),
+        }
+    }
+    unreachable!("the last port of the range ends the search")
 }
 
 fn spawn(shared: &Arc<Shared>, readiness: Vec<OwnedFd>) -> std::io::Result<JoinHandle<()>> {

@@ -411,8 +411,7 @@ impl<M: HostMemory> Upper for Card<M> {
                 if let Some(slot) = self.read_slot(read)
                     && self.reads[slot].peer == place.peer
                 {
-                    let status = Status::from_code(status).filter(|s| *s != Status::Ok).unwrap_or(Status::BadStatus);
-                    self.end_read(slot, End::With(status));
+                    self.end_read(slot, End::With(Status::from_peer(status)));
                 }
                 return;
             }
