@@ -36,7 +36,7 @@ fn settles(host: &Host, before: &str) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    settles(host, &before);
+    assert_eq!(state(host), before);
 }
 
 fn open(host: &Host, options: XdpOptions) -> Result<XdpDriver, OpenError> {
