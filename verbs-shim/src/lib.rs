@@ -4,12 +4,16 @@
 //! does not.
 #![cfg(target_os = "linux")]
 
+pub mod faults;
 mod memory;
 mod nic;
+pub mod options;
+pub mod status;
 mod thread;
 
 pub use memory::{HostMem, RawRegion};
 pub use nic::{Nic, NicConfig, NicCounters, NicSink, OpenError};
+pub use options::{OptionError, Options};
 pub use srd_core::card::{
     self, Access, CardError, CardEvent, CardOptions, Completion, CqId, Gid, MrKeys, Opcode, PdId, Profile, QpAttr,
     QpCap, QpInit, QpModify, QpState, QpType, SendData, SendOp, SendOps, SendWr, Sge, Status,

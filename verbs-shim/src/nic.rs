@@ -12,7 +12,7 @@ use srd_core::card::{
     Access, Card, CardError, CardEvent, CardOptions, Completion, CqId, DeviceCounters, Gid, GidError, MrKeys, PdId,
     PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Trouble,
 };
-use srd_core::{CheckedConfig, Driver, Endpoint, Engine, Faults, Faulty, Stats, Time};
+use srd_core::{CheckedConfig, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
 use srd_udp::{BindError, UdpDriver, UdpOptions};
 
 use crate::memory::{HostMem, RawRegion};
@@ -32,7 +32,7 @@ pub struct NicConfig {
     /// The card.
     pub card: CardOptions,
     /// What goes wrong in the network on request, and the seed of it.
-    pub faults: Option<(Faults, u64)>,
+    pub faults: Option<(FaultPlan, u64)>,
     /// Seed of keys, numbers and connection ids; `None` for one that nobody can guess.
     pub seed: Option<u64>,
 }
@@ -135,7 +135,7 @@ impl Nic {
             None => getrandom::fill(&mut seed).map_err(std::io::Error::from)?,
         }
         let mut driver: AnyDriver = match config.faults {
-            Some((faults, seed)) => Box::new(Faulty::new(udp, faults, seed)),
+            Some((plan, seed)) => Box::new(Faulty::with_plan(udp, plan, seed)),
             None => Box::new(udp),
         };
         let now = driver.now();
@@ -213,16 +213,11 @@ impl Nic {
     /// Makes an address handle for the card with this GID and returns its number, see [`Card::create_ah`].
     ///
     /// # Errors
-    /// As there; or this is no card's GID.
+    /// As there.
     pub fn create_ah(&self, pd: PdId, gid: Gid) -> Result<u16, CardError> {
         self.command(|e| {
-            let peer = if gid == e.upper.gid() {
-                None
-            } else {
-                let addr = gid.addr().ok_or(CardError::Invalid("this is not the GID of a card"))?;
-                Some(e.peer(addr).ok_or(CardError::NoMemory("the table of peers is full"))?)
-            };
-            e.upper.create_ah(pd, gid, peer)
+            let max_datagram = gid.addr().map_or(0, |addr| e.driver.max_datagram(addr));
+            e.upper.create_ah(&mut e.endpoint, pd, gid, max_datagram)
         })
     }
 

@@ -8,10 +8,12 @@ use super::{
     Access, Ah, Card, CardError, CqId, Gid, HostMemory, MrKeys, NO_CQ, NO_PD, NO_QP, Pd, PdId, QPN_SLOT_BITS,
     QPN_SLOT_MASK, QpAttr, QpInit, QpModify, QpState, QpType, Sge, Status, UNKNOWN_AH, below, profile::caps,
 };
-use crate::endpoint::{Endpoint, PeerId};
+use crate::endpoint::Endpoint;
 
 /// Slots of queue pairs that are made before any is used again, so that a number comes back late.
 const QPN_SPREAD: usize = 256;
+/// Uses of a slot until a number comes back. The upper bits are never 0: the numbers 0 and 1 mean something else elsewhere.
+const QPN_GENERATIONS: u8 = (1 << (16 - QPN_SLOT_BITS)) - 1;
 
 impl<M: HostMemory> Card<M> {
     fn command<T>(
@@ -70,7 +72,8 @@ impl<M: HostMemory> Card<M> {
     /// Registers memory: `len` bytes that work requests and peers address from `base` on.
     ///
     /// # Errors
-    /// There is no such domain, the device does not permit this access, or it has no more regions.
+    /// There is no such domain, the access is remote write without local write, the device does not have it, or it has no
+    /// more regions.
     pub fn reg_mr(
         &mut self,
         pd: PdId,
@@ -83,6 +86,9 @@ impl<M: HostMemory> Card<M> {
             |card| {
                 let profile = &card.options.profile;
                 card.pds.get(pd.0 as usize).ok_or(NO_PD)?;
+                if access.remote_write && !access.local_write {
+                    return Err(CardError::Invalid("remote write access needs local write access"));
+                }
                 if (access.remote_read && !profile.has(caps::RDMA_READ))
                     || (access.remote_write && !profile.has(caps::RDMA_WRITE))
                 {
@@ -115,12 +121,18 @@ impl<M: HostMemory> Card<M> {
 
     // ---- address handles
 
-    /// Makes an address handle for the card with this GID and returns its number. `peer` is that card in the transport;
-    /// `None` if it is ourselves.
+    /// Makes an address handle for the card with this GID, which may be ourselves, and returns its number. `max_datagram`
+    /// is what the driver says of the first hop to it.
     ///
     /// # Errors
-    /// There is no such domain, or the device has no more address handles.
-    pub fn create_ah(&mut self, pd: PdId, gid: Gid, peer: Option<PeerId>) -> Result<u16, CardError> {
+    /// There is no such domain, this is no card's GID, or the device has no more address handles.
+    pub fn create_ah(
+        &mut self,
+        endpoint: &mut Endpoint,
+        pd: PdId,
+        gid: Gid,
+        max_datagram: u16,
+    ) -> Result<u16, CardError> {
         self.command(
             |card| {
                 let domain = card.pds.get_mut(pd.0 as usize).ok_or(NO_PD)?;
@@ -136,6 +148,13 @@ impl<M: HostMemory> Card<M> {
                 if card.ahs >= card.options.profile.max_ah.min(UNKNOWN_AH.into()) {
                     return Err(CardError::NoMemory("the device has no more address handles"));
                 }
+                let addr = gid.addr().ok_or(CardError::Invalid("this is not the GID of a card"))?;
+                let peer = match gid == card.gid {
+                    true => None,
+                    false => Some(
+                        endpoint.peer(addr, max_datagram).ok_or(CardError::NoMemory("the table of peers is full"))?,
+                    ),
+                };
                 card.ahs += 1;
                 let number = domain.ahs.iter().position(Option::is_none).unwrap_or_else(|| {
                     domain.ahs.push(None);
@@ -173,6 +192,11 @@ impl<M: HostMemory> Card<M> {
                 card.ahs -= 1;
                 if let Some(entry) = card.entry_mut(peer) {
                     entry.handles.retain(|&h| h != (pd, ah));
+                    if entry.handles.is_empty()
+                        && let Some(peer) = peer
+                    {
+                        endpoint.release(peer);
+                    }
                 }
                 Ok(())
             },
@@ -237,7 +261,7 @@ impl<M: HostMemory> Card<M> {
         self.command(
             |card| {
                 card.check_qp(&init)?;
-                let max = card.options.profile.max_qp.min(1 << QPN_SLOT_BITS) as usize;
+                let max = card.options.profile.max_qp as usize;
                 if card.live_qps as usize >= max {
                     return Err(CardError::NoMemory("the device has no more queue pairs"));
                 }
@@ -252,12 +276,12 @@ impl<M: HostMemory> Card<M> {
                     }
                     _ => {
                         card.qps.push(None);
-                        card.qp_numbers.push(below(&mut card.numbers, 1 << (16 - QPN_SLOT_BITS)) as u8);
+                        card.qp_numbers.push(below(&mut card.numbers, QPN_GENERATIONS.into()) as u8);
                         slots as u16
                     }
                 };
                 let generation = &mut card.qp_numbers[slot as usize];
-                *generation = (*generation + 1) % (1 << (16 - QPN_SLOT_BITS));
+                *generation = *generation % QPN_GENERATIONS + 1;
                 let qpn = slot | u16::from(*generation) << QPN_SLOT_BITS;
                 card.qps[slot as usize] = Some(Box::new(QueuePair::new(qpn, init)));
                 card.live_qps += 1;
@@ -280,7 +304,7 @@ impl<M: HostMemory> Card<M> {
         if cap.send_wr > profile.max_sq_wr || u64::from(cap.recv_wr) * sges > u64::from(profile.max_rq_wr) {
             return Err(CardError::Invalid("more work requests than the device's queues hold"));
         }
-        if cap.send_sge > profile.max_sq_sge || cap.recv_sge > profile.max_rq_sge.min(MAX_SGE as u16) {
+        if cap.send_sge > profile.max_sq_sge || cap.recv_sge > profile.max_rq_sge {
             return Err(CardError::Invalid("more buffers per work request than the device permits"));
         }
         if cap.inline > profile.max_inline {

@@ -153,6 +153,14 @@ impl<M: HostMemory> Regions<M> {
         Ok(region.users > 0)
     }
 
+    pub(super) fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    pub(super) fn memory_mut(&mut self) -> &mut M {
+        &mut self.memory
+    }
+
     /// The protection domain has regions.
     pub(super) fn has_any(&self, pd: PdId) -> bool {
         self.slots.iter().flatten().any(|r| r.pd == pd)

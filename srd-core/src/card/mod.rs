@@ -221,6 +221,14 @@ pub struct Card<M: HostMemory> {
     places: Slab<Place>,
     /// Messages that could not be given to the transport where they arose.
     queued: VecDeque<usize>,
+    /// The transport has no room for any of them.
+    stuck: bool,
+    /// Datagrams by the time when they are given up, their place and their number; most are gone by then.
+    datagrams: VecDeque<(Time, usize, u32)>,
+    datagram_count: u32,
+    /// Copied datagrams under way, and buffers for others.
+    copies: usize,
+    free_copies: Vec<Vec<u8>>,
     local: Local,
     rng: Xoshiro256PlusPlus,
     forced: u32,
@@ -240,8 +248,10 @@ const QPN_SLOT_BITS: u32 = 12;
 const QPN_SLOT_MASK: u16 = (1 << QPN_SLOT_BITS) - 1;
 
 impl<M: HostMemory> Card<M> {
-    /// A card that peers know as `gid`. All its chance comes from `seed`.
-    pub fn new(options: CardOptions, gid: Gid, memory: M, seed: u64) -> Card<M> {
+    /// A card that peers know as `gid`. All its chance comes from `seed`. Limits of the profile that are beyond the card's
+    /// own are lowered to these.
+    pub fn new(mut options: CardOptions, gid: Gid, memory: M, seed: u64) -> Card<M> {
+        options.profile = options.profile.possible();
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let keys = Xoshiro256PlusPlus::seed_from_u64(rng.next_u64());
         let faults = Xoshiro256PlusPlus::seed_from_u64(options.faults.seed);
@@ -264,6 +274,11 @@ impl<M: HostMemory> Card<M> {
             read_count: rng.next_u32(),
             places: Slab::new(),
             queued: VecDeque::new(),
+            stuck: false,
+            datagrams: VecDeque::new(),
+            datagram_count: 0,
+            copies: 0,
+            free_copies: Vec::new(),
             rng: faults,
             forced: 0,
             now: Time::ZERO,
@@ -285,20 +300,34 @@ impl<M: HostMemory> Card<M> {
         &self.options.profile
     }
 
+    /// The memory that it was given.
+    pub fn memory(&self) -> &M {
+        self.regions.memory()
+    }
+
+    /// The same, to change it as a program would.
+    pub fn memory_mut(&mut self) -> &mut M {
+        self.regions.memory_mut()
+    }
+
     /// Work between receiving and sending (see [`Engine::turn_with`](crate::Engine::turn_with)): answers that arose while
     /// receiving, messages to ourselves, completions that were held back. Returns whether anything moved.
     pub fn work(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
         self.now = now;
         let moved = self.drain_queued(endpoint, now);
         let moved = self.run_local(endpoint) || moved;
+        let moved = self.expire_datagrams(endpoint) || moved;
         if self.options.faults.shuffle > 0 { self.release_held() || moved } else { moved }
     }
 
     /// When [`work`](Self::work) next has something to do without any input.
     pub fn deadline(&self) -> Time {
         let mut at = self.local.deadline();
-        if !self.queued.is_empty() {
+        if !self.queued.is_empty() && !self.stuck {
             at = Time::ZERO;
+        }
+        if let Some(&(due, ..)) = self.datagrams.front() {
+            at = at.min(due);
         }
         if self.options.faults.shuffle > 0 {
             let hold = self.options.faults.hold;
@@ -437,6 +466,3 @@ const NO_QP: CardError = CardError::Invalid("no such queue pair");
 fn below(rng: &mut Xoshiro256PlusPlus, n: usize) -> usize {
     ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
 }
-
-#[cfg(test)]
-mod tests;

@@ -105,6 +105,18 @@ impl Profile {
     /// All PCI device ids.
     pub const GENERATIONS: [u32; 5] = [0xefa0, 0xefa1, 0xefa2, 0xefa3, 0xefa4];
 
+    /// The same with no limit beyond what the card can do.
+    pub(super) fn possible(self) -> Profile {
+        Profile {
+            max_rdma: self.max_rdma.min(1 << 30),
+            max_sq_sge: self.max_sq_sge.min(2),
+            max_rq_sge: self.max_rq_sge.min(MAX_SGE as u16),
+            max_inline: self.max_inline.min(MAX_INLINE as u32),
+            max_qp: self.max_qp.min(4096),
+            ..self
+        }
+    }
+
     /// Whether the device has a capability.
     pub fn has(&self, cap: u32) -> bool {
         self.caps & cap == cap

@@ -9,7 +9,7 @@ use super::{
     UNKNOWN_AH,
 };
 use crate::endpoint::{Endpoint, Outbound, PeerId, RnrRetry, SendError};
-use crate::time::Time;
+use crate::time::{Span, Time};
 use crate::upper::{Failure, Token, Upper as _};
 
 /// A work request of the send queue.
@@ -89,7 +89,10 @@ pub(super) struct Out {
     qpn: u16,
     remote_qpn: u16,
     ah: u16,
-    ud: bool,
+    /// It is a datagram, the one with this number.
+    ud: Option<u32>,
+    /// The payload of a datagram, copied so that its work request could complete at once.
+    copy: Option<Vec<u8>>,
     /// It is being taken back.
     doomed: bool,
     segs: u8,
@@ -111,12 +114,23 @@ pub(super) struct Read {
     ah: u16,
     /// The peer has taken the request.
     requested: bool,
+    /// Where its data goes, once the first of it is here.
+    pub(super) place: Option<usize>,
 }
 
 /// Low bits of a read id are its slot.
 const READ_SLOT_BITS: u32 = 20;
 /// Answers under way to one peer's reads; more of its requests have to wait.
 const MAX_SERVING: u32 = 256;
+/// Messages offered again to the transport in one go.
+const PER_DRAIN: usize = 1024;
+/// How long a datagram of a UD queue pair may take to be acknowledged; then it counts as lost on the way, which is its
+/// sender's success. Long against a handshake, short for a program that waits for the completion.
+pub(super) const UD_PATIENCE: Span = Span::from_millis(100);
+
+/// Datagrams under way whose payload was copied. A datagram is done when it is sent, which programs rely on; beyond this
+/// number they are done when they have arrived (or not), so that a program cannot send faster than the network takes.
+const MAX_COPIES: usize = 1024;
 
 /// Which of the things under way are to be ended.
 #[derive(Clone, Copy, Debug)]
@@ -211,8 +225,19 @@ impl<M: HostMemory> Card<M> {
         qp.sq_used += 1;
         let parks = qp.attr.state == QpState::Sqd;
         match self.start(qpn, wr) {
-            Ok(out) if parks => self.qp_mut(qpn).expect("it posted").parked.push(out as u32),
-            Ok(out) => self.dispatch(endpoint, out),
+            Ok(slot) => {
+                let out = &self.outs[slot];
+                let gone =
+                    out.copy.is_some().then_some((out.len, Remote { peer: out.peer, qpn: out.remote_qpn, ah: out.ah }));
+                if parks {
+                    self.qp_mut(qpn).expect("it posted").parked.push(slot as u32);
+                } else {
+                    self.dispatch(endpoint, slot);
+                }
+                if let Some((len, to)) = gone {
+                    self.finish(qpn, wr.wr_id, Opcode::Send, Status::Ok, len, to);
+                }
+            }
             Err(status) => {
                 let opcode = match wr.op {
                     SendOp::Send { .. } => Opcode::Send,
@@ -255,7 +280,8 @@ impl<M: HostMemory> Card<M> {
             qpn,
             remote_qpn: wr.qpn,
             ah: wr.ah,
-            ud,
+            ud: None,
+            copy: None,
             doomed: false,
             segs: 0,
             inline: false,
@@ -308,6 +334,22 @@ impl<M: HostMemory> Card<M> {
             }
         };
         out.header = header.encode();
+        if ud {
+            self.datagram_count = self.datagram_count.wrapping_add(1);
+            out.ud = Some(self.datagram_count);
+            self.datagrams.push_back((self.now + UD_PATIENCE, self.outs.vacant_key(), self.datagram_count));
+            if self.copies < MAX_COPIES {
+                self.copies += 1;
+                let mut copy = self.free_copies.pop().unwrap_or_default();
+                copy.clear();
+                for seg in out.segments() {
+                    copy.extend_from_slice(self.regions.read(seg, 0, seg.len as usize));
+                }
+                out.release(&mut self.regions);
+                out.segs = 0;
+                out.copy = Some(copy);
+            }
+        }
         Ok(self.outs.insert(out))
     }
 
@@ -321,7 +363,7 @@ impl<M: HostMemory> Card<M> {
         let id = slot as u32 | self.read_count << READ_SLOT_BITS;
         let seg = if out.segs > 0 { out.seg[0] } else { Segment::default() };
         let Out { peer, wr_id, qpn, remote_qpn, ah, .. } = *out;
-        self.reads.insert(Read { id, peer, seg, wr_id, qpn, remote_qpn, ah, requested: false });
+        self.reads.insert(Read { id, peer, seg, wr_id, qpn, remote_qpn, ah, requested: false, place: None });
         (out.segs, out.len, out.kind, out.rnr) = (0, 0, Kind::Request(id), RnrRetry::Forever);
         Some(id)
     }
@@ -361,11 +403,13 @@ impl<M: HostMemory> Card<M> {
     pub(super) fn drain_queued(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
         self.now = now;
         let waiting = self.queued.len();
-        for _ in 0..waiting {
+        for _ in 0..waiting.min(PER_DRAIN) {
             let Some(out) = self.queued.pop_front() else { break };
             self.dispatch(endpoint, out);
         }
-        self.queued.len() < waiting
+        // Those that are left wait for room in the transport, which completions make.
+        self.stuck = self.queued.len() == waiting;
+        !self.stuck
     }
 
     /// A peer has read its data from us, or is told that it will not.
@@ -374,9 +418,7 @@ impl<M: HostMemory> Card<M> {
             Ok(seg) => (Kind::Data(id), Header::Data { id }, Some(seg)),
             Err(status) => (Kind::Fail, Header::Fail { id, status: status.code() }, None),
         };
-        if seg.is_some()
-            && let Some(entry) = self.entry_mut(peer)
-        {
+        if let Some(entry) = self.entry_mut(peer) {
             entry.serving += 1;
         }
         let out = self.outs.insert(Out {
@@ -388,7 +430,8 @@ impl<M: HostMemory> Card<M> {
             qpn: 0,
             remote_qpn: 0,
             ah: UNKNOWN_AH,
-            ud: false,
+            ud: None,
+            copy: None,
             doomed: false,
             segs: u8::from(seg.is_some_and(|s| s.len > 0)),
             inline: false,
@@ -396,7 +439,13 @@ impl<M: HostMemory> Card<M> {
             seg: [seg.unwrap_or_default(), Segment::default()],
             bytes: [0; MAX_INLINE],
         });
+        self.enqueue(out);
+    }
+
+    /// Keeps a message for the next turn.
+    fn enqueue(&mut self, out: usize) {
         self.queued.push_back(out);
+        self.stuck = false;
     }
 
     /// Whether another read of this peer can be answered now.
@@ -410,14 +459,20 @@ impl<M: HostMemory> Card<M> {
         let status = match outcome {
             Ok(()) => Status::Ok,
             // What becomes of datagrams is nobody's business.
-            Err(_) if out.ud => Status::Ok,
+            Err(_) if out.ud.is_some() => Status::Ok,
             Err(failure) => status_of(failure),
         };
         self.settle_with(out, End::With(status));
     }
 
-    fn settle_with(&mut self, out: Out, end: End) {
+    fn settle_with(&mut self, mut out: Out, end: End) {
         out.release(&mut self.regions);
+        if let Some(copy) = out.copy.take() {
+            // The work request has completed long ago.
+            self.copies -= 1;
+            self.free_copies.push(copy);
+            return;
+        }
         let to = Remote { peer: out.peer, qpn: out.remote_qpn, ah: out.ah };
         let opcode = match out.kind {
             Kind::Send => Opcode::Send,
@@ -431,26 +486,30 @@ impl<M: HostMemory> Card<M> {
                 }
                 return;
             }
-            Kind::Data(_) => {
+            Kind::Data(_) | Kind::Fail => {
+                // The entry has another id if the peer was forgotten meanwhile.
                 if let Some(entry) = self.entry_mut(out.peer) {
-                    entry.serving = entry.serving.saturating_sub(1);
+                    entry.serving -= 1;
                 }
                 if end == End::With(Status::Ok) {
                     self.port.rdma_read_resp_bytes += u64::from(out.len);
                 }
                 return;
             }
-            Kind::Fail => return,
         };
         if let End::With(status) = end {
             self.finish(out.qpn, out.wr_id, opcode, status, out.len, to);
         }
     }
 
-    /// A read is over.
+    /// A read is over: its buffer is the program's again, and whatever of its data still comes is refused.
+    // [CARD-8]
     pub(super) fn end_read(&mut self, slot: usize, end: End) {
         let read = self.reads.remove(slot);
         self.regions.release(&read.seg);
+        if let Some(place) = read.place {
+            self.places[place].revoke(Status::Flushed);
+        }
         if let End::With(status) = end {
             let to = Remote { peer: read.peer, qpn: read.remote_qpn, ah: read.ah };
             self.finish(read.qpn, read.wr_id, Opcode::RdmaRead, status, read.seg.len, to);
@@ -511,7 +570,6 @@ impl<M: HostMemory> Card<M> {
     /// Ends everything under way that `which` picks: sends, reads, and places of messages that are half here. Memory that
     /// they spoke of is not touched after this call.
     pub(super) fn end_all(&mut self, endpoint: &mut Endpoint, which: Which, end: End) {
-        let mut peers: Vec<PeerId> = Vec::new();
         let mut doomed: Vec<usize> = Vec::new();
         for (slot, out) in self.outs.iter_mut() {
             let serves = matches!(out.kind, Kind::Data(_) | Kind::Fail);
@@ -526,27 +584,9 @@ impl<M: HostMemory> Card<M> {
             if picked {
                 out.doomed = true;
                 doomed.push(slot);
-                if let Some(peer) = out.peer
-                    && !peers.contains(&peer)
-                {
-                    peers.push(peer);
-                }
             }
         }
-        let outs = &self.outs;
-        for peer in peers {
-            endpoint.withdraw(peer, |token| outs.get(token.0 as usize).is_some_and(|out| out.doomed));
-        }
-        if !doomed.is_empty() {
-            let gone = |out: usize| outs[out].doomed;
-            self.local.remove(gone);
-            self.queued.retain(|&out| !gone(out));
-            for qp in self.qps.iter_mut().flatten().filter(|qp| !qp.parked.is_empty()) {
-                qp.parked.retain(|&out| !gone(out as usize));
-            }
-        }
-        for slot in doomed {
-            let out = self.outs.remove(slot);
+        for out in self.withdraw(endpoint, &doomed) {
             let (kind, peer) = (out.kind, out.peer);
             self.settle_with(out, end);
             if let Kind::Data(id) = kind {
@@ -567,6 +607,46 @@ impl<M: HostMemory> Card<M> {
             self.end_read(slot, end);
         }
         self.revoke(which, end);
+    }
+
+    /// Takes messages that are marked as doomed back from wherever they wait.
+    fn withdraw(&mut self, endpoint: &mut Endpoint, doomed: &[usize]) -> Vec<Out> {
+        if doomed.is_empty() {
+            return Vec::new();
+        }
+        let outs = &self.outs;
+        let mut peers: Vec<PeerId> = doomed.iter().filter_map(|&slot| outs[slot].peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        for peer in peers {
+            endpoint.withdraw(peer, |token| outs.get(token.0 as usize).is_some_and(|out| out.doomed));
+        }
+        let gone = |out: usize| outs[out].doomed;
+        self.local.remove(gone);
+        self.queued.retain(|&out| !gone(out));
+        for qp in self.qps.iter_mut().flatten().filter(|qp| !qp.parked.is_empty()) {
+            qp.parked.retain(|&out| !gone(out as usize));
+        }
+        doomed.iter().map(|&slot| self.outs.remove(slot)).collect()
+    }
+
+    /// Gives up datagrams that nobody has acknowledged for long.
+    pub(super) fn expire_datagrams(&mut self, endpoint: &mut Endpoint) -> bool {
+        let mut doomed = Vec::new();
+        while let Some(&(at, slot, number)) = self.datagrams.front() {
+            if let Some(out) = self.outs.get_mut(slot).filter(|out| out.ud == Some(number)) {
+                if at > self.now {
+                    break;
+                }
+                out.doomed = true;
+                doomed.push(slot);
+            }
+            self.datagrams.pop_front();
+        }
+        for out in self.withdraw(endpoint, &doomed) {
+            self.settle_with(out, End::With(Status::Ok));
+        }
+        !doomed.is_empty()
     }
 
     /// The connection with a peer is over: data that it owed will not come.
@@ -608,6 +688,10 @@ impl<M: HostMemory> Card<M> {
 
     pub(super) fn out_payload(&self, token: Token, mut offset: u32, len: usize) -> &[u8] {
         let out = &self.outs[token.0 as usize];
+        if let Some(copy) = out.copy.as_ref().filter(|_| !out.inline) {
+            let rest = &copy[offset as usize..];
+            return &rest[..len.min(rest.len())];
+        }
         if out.inline {
             let rest = &out.bytes[offset as usize..out.len as usize];
             return &rest[..len.min(rest.len())];

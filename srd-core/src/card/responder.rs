@@ -57,7 +57,8 @@ impl From<Status> for No {
 impl<M: HostMemory> Card<M> {
     /// Finds the place of a message of `len` bytes; `None` stands for ourselves.
     pub(super) fn place_from(&mut self, peer: Option<PeerId>, header: &[u8], len: u32) -> Placement {
-        let place = match Header::decode(header) {
+        let header = Header::decode(header);
+        let place = match header {
             Some(Header::Send { route, ud, imm }) => self.place_send(peer, &route, ud, imm, len),
             Some(Header::Write { route, imm, unsolicited, rkey, addr }) => {
                 self.place_write(peer, &route, imm, unsolicited, rkey, addr, len)
@@ -73,7 +74,11 @@ impl<M: HostMemory> Card<M> {
         };
         match place {
             Ok(place) => Placement::Accept(PlaceToken(self.places.insert(place) as u64)),
-            Err(No::NotReady) => Placement::NotReady,
+            Err(No::NotReady) => {
+                // A datagram has one attempt.
+                self.port.rx_drops += u64::from(matches!(header, Some(Header::Send { ud: true, .. })));
+                Placement::NotReady
+            }
             // [CARD-9]
             Err(No::Status(status)) => {
                 self.port.rx_drops += 1;
@@ -203,13 +208,16 @@ impl<M: HostMemory> Card<M> {
 
     fn place_data(&mut self, peer: Option<PeerId>, id: u32, len: u32) -> Result<Place, No> {
         let slot = self.read_slot(id).ok_or(Status::Flushed)?;
-        let read = &self.reads[slot];
-        if read.peer != peer || read.seg.len != len {
+        let next = self.places.vacant_key();
+        let read = &mut self.reads[slot];
+        // [CARD-7]
+        if read.peer != peer || read.seg.len != len || read.place.is_some() {
             return Err(Status::BadStatus.into());
         }
+        read.place = Some(next);
         let mut place = Place::new(peer, &NOWHERE, Goal::Data { read: id }, len);
         if len > 0 {
-            // The read keeps the region; a read that ends revokes the place.
+            // The read keeps the region, and revokes the place when it ends.
             (place.seg[0], place.segs) = (read.seg, 1);
         }
         Ok(place)
@@ -240,7 +248,7 @@ impl<M: HostMemory> Card<M> {
         );
     }
 
-    /// Takes back the places that `which` picks.
+    /// Takes back the places that `which` picks; those of reads go with their reads.
     pub(super) fn revoke(&mut self, which: Which, end: End) {
         let picked: Vec<usize> = self
             .places
@@ -255,27 +263,19 @@ impl<M: HostMemory> Card<M> {
                                 && place.segments().iter().any(|seg| Regions::<M>::is_of(seg, lkey))
                         }
                     }
-                    // Those of reads that have just ended.
-                    || matches!(place.goal, Goal::Data { read } if self.read_slot(read).is_none())
             })
             .map(|(slot, _)| slot)
             .collect();
         for slot in picked {
             let place = &mut self.places[slot];
             let status = match (place.goal, which) {
-                (Goal::Data { .. }, _) => Status::Flushed,
                 (_, Which::Qp(_)) => Status::BadDestQpn,
                 (Goal::Recv, _) => Status::BadStatus,
                 _ => Status::BadAddress,
             };
-            place.revoked = Some(status);
+            place.release(&mut self.regions);
+            place.revoke(status);
             let (recv, qpn) = (place.recv.take(), place.qpn);
-            if !matches!(place.goal, Goal::Data { .. }) {
-                let (seg, segs) = (place.seg, place.segs as usize);
-                seg[..segs].iter().for_each(|s| self.regions.release(s));
-            }
-            let place = &mut self.places[slot];
-            place.segs = 0;
             let (Some(recv), End::With(status)) = (recv, end) else { continue };
             if matches!((place.goal, which), (Goal::Write, Which::Region(_))) {
                 // The receive was only for the notice.
@@ -306,6 +306,11 @@ impl Place {
             seg: [Segment::default(); MAX_SGE],
             revoked: None,
         }
+    }
+
+    /// Nothing is written there any more; the rest of the message is refused.
+    pub(super) fn revoke(&mut self, status: Status) {
+        (self.revoked, self.segs) = (Some(status), 0);
     }
 
     fn segments(&self) -> &[Segment] {
@@ -395,6 +400,7 @@ impl<M: HostMemory> Upper for Card<M> {
             }
             Goal::Data { read } => {
                 if let Some(slot) = self.read_slot(read) {
+                    self.reads[slot].place = None;
                     self.end_read(slot, End::With(Status::Ok));
                 }
                 return;
@@ -420,6 +426,11 @@ impl<M: HostMemory> Upper for Card<M> {
             return;
         }
         place.release(&mut self.regions);
+        if let Goal::Data { read } = place.goal
+            && let Some(slot) = self.read_slot(read)
+        {
+            self.reads[slot].place = None;
+        }
         if let Some(recv) = place.recv
             && let Some(qp) = self.qp_mut(place.qpn)
         {
@@ -433,7 +444,7 @@ impl<M: HostMemory> Upper for Card<M> {
 
     fn connected(&mut self, peer: PeerId, addr: std::net::SocketAddr) {
         let gid = Gid::new(addr).unwrap_or_default();
-        self.meet(peer, gid).serving = 0;
+        self.meet(peer, gid);
     }
 
     fn ended(&mut self, peer: PeerId, why: Option<Failure>) {

@@ -13,7 +13,7 @@ use crate::abi::{arg, export, pointer, quiet};
 use crate::bindings::{IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device};
 use crate::context::{Outlet, Sink};
 use crate::errno::{EINVAL, EIO, ENOMEM, Errno};
-use crate::{fork, log, sysfs};
+use crate::{config, fork, log, sysfs};
 
 /// A device. It lives as long as the process, because programs keep pointers to it beyond the list that they got.
 #[repr(C)]
@@ -68,7 +68,7 @@ fn table() -> Result<&'static Table, Errno> {
 
 impl Table {
     fn new() -> Result<Table, Errno> {
-        let configs = crate::config::devices().map_err(|error| {
+        let configs = config::start_log().and_then(|()| config::devices()).map_err(|error| {
             log::error(format_args!("{error}"));
             EINVAL
         })?;

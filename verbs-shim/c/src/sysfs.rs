@@ -11,7 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -32,7 +32,7 @@ struct Tree {
 static TREE: OnceLock<Tree> = OnceLock::new();
 
 const VARIABLE: &str = "SYSFS_PATH";
-const PREFIX: &str = "srd-verbs-";
+const PREFIX: &str = "sysfs-";
 const LOCK: &str = "lock";
 const ABI_VERSION: &str = "6\n";
 
@@ -42,20 +42,24 @@ extern "C" fn loaded() {
         fork::watch();
         // A mistake in the options is reported when the program asks for devices.
         let Ok(devices) = config::devices() else { return };
-        match Tree::make(&devices) {
-            Ok(tree) => {
-                if std::env::var_os(VARIABLE).is_none_or(|set| is_ours(Path::new(&set))) {
-                    // As early as it can be: before the program could have started a thread that reads the environment,
-                    // unless it loads us later, which nothing can be done about.
-                    unsafe { std::env::set_var(VARIABLE, &tree.root) };
-                }
-                let _ = TREE.set(tree);
-            }
-            Err(error) => {
-                log::error(format_args!("cannot make a directory for what libfabric looks for in sysfs: {error}"))
-            }
+        if let Err(error) = set_up(&devices) {
+            log::error(format_args!("what libfabric looks for in sysfs cannot be made: {error}"));
         }
     });
+}
+
+/// Makes the directory and tells the program of it.
+fn set_up(devices: &[NicConfig]) -> Result<(), String> {
+    let base = config::runtime_dir()?;
+    let tree = Tree::make(&base, devices).map_err(|error| format!("{}: {error}", base.display()))?;
+    // A parent process may have set it for itself.
+    if std::env::var_os(VARIABLE).is_none_or(|set| is_ours(&base, Path::new(&set))) {
+        // As early as it can be: before the program could have started a thread that reads the environment, unless it loads
+        // us later, which nothing can be done about.
+        unsafe { std::env::set_var(VARIABLE, &tree.root) };
+    }
+    let _ = TREE.set(tree);
+    Ok(())
 }
 
 /// Runs when the process exits.
@@ -81,30 +85,20 @@ pub(crate) fn path(relative: &str) -> String {
     root.join(relative).to_string_lossy().into_owned()
 }
 
-/// Whether a path is a directory that this library made in some process.
-fn is_ours(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
-}
-
-/// The directory in which directories are made: the user's own if there is one.
-fn base() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_dir());
-    runtime.unwrap_or_else(std::env::temp_dir)
+/// Whether a path is where this library makes its directories, in whatever process; it may be gone.
+fn is_ours(base: &Path, path: &Path) -> bool {
+    path.parent() == Some(base) && path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
 }
 
 impl Tree {
-    fn make(devices: &[NicConfig]) -> io::Result<Tree> {
+    fn make(base: &Path, devices: &[NicConfig]) -> io::Result<Tree> {
         let owner = std::process::id();
-        Tree::make_in(&base(), owner, devices).or_else(|_| Tree::make_in(&std::env::temp_dir(), owner, devices))
-    }
-
-    fn make_in(base: &Path, owner: u32, devices: &[NicConfig]) -> io::Result<Tree> {
         sweep(base);
         // A process id means little where namespaces share a directory.
         let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         let root = base.join(format!("{PREFIX}{owner}-{nanos:x}"));
         let draft = base.join(format!(".{PREFIX}{owner}-{nanos:x}"));
-        fs::DirBuilder::new().mode(0o700).create(&draft)?;
+        fs::create_dir(&draft)?;
         let made = lock(&draft.join(LOCK)).and_then(|lock| {
             for (index, device) in devices.iter().enumerate() {
                 add(&draft, index, device)?;
@@ -148,7 +142,7 @@ fn sweep(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        let mine = is_ours(&path) && path.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == me);
+        let mine = is_ours(base, &path) && path.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == me);
         if mine && path.join(LOCK).exists() && lock(&path.join(LOCK)).is_ok() {
             let _ = fs::remove_dir_all(&path);
         }
