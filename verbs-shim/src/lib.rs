@@ -4,6 +4,7 @@
 //! does not.
 #![cfg(target_os = "linux")]
 
+pub mod counters;
 pub mod faults;
 mod memory;
 mod nic;

@@ -117,12 +117,7 @@ impl Nic {
     /// # Errors
     /// The address cannot be a card's, or the system does not permit it.
     pub fn open(config: NicConfig, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
-        let udp = match UdpDriver::bind(config.addr, config.udp.clone()) {
-            Err(_) if config.addr.port() != 0 => {
-                UdpDriver::bind(SocketAddr::new(config.addr.ip(), 0), config.udp.clone())?
-            }
-            other => other?,
-        };
+        let udp = bind(config.addr, &config.udp)?;
         let local = udp.local_addr();
         let readiness = vec![udp.readiness()?];
         let mut seed = [0; 32];
@@ -391,6 +386,28 @@ impl Drop for Nic {
         }
         self.shared.sink.counters(&counters(&engine));
     }
+}
+
+/// A driver at `addr`; if there is no port in it or that is taken, at another port: one of the range for source ports if there
+/// is such a range, because then nothing else gets through.
+fn bind(addr: SocketAddr, options: &UdpOptions) -> Result<UdpDriver, OpenError> {
+    let at = |port| UdpDriver::bind(SocketAddr::new(addr.ip(), port), options.clone());
+    if addr.port() != 0
+        && let Ok(driver) = at(addr.port())
+    {
+        return Ok(driver);
+    }
+    let Some(range) = &options.source_port_range else { return Ok(at(0)?) };
+    // Processes that start at once begin at different places.
+    let count = u32::from(range.end() - range.start()) + 1;
+    let begin = getrandom::u32().map_err(std::io::Error::from)? % count;
+    for k in 0..count {
+        match at(range.start() + ((begin + k) % count) as u16) {
+            Err(BindError::InUse(_)) if k + 1 < count => {}
+            other => return Ok(other?),
+        }
+    }
+    unreachable!("the last port of the range ends the search")
 }
 
 fn spawn(shared: &Arc<Shared>, readiness: Vec<OwnedFd>) -> std::io::Result<JoinHandle<()>> {

@@ -302,6 +302,7 @@ impl Conn {
             write_ping(batch);
         } else {
             cx.stats.retransmits += 1;
+            cx.stats.retransmit_bytes += batch.packet_len() as u64;
         }
         self.finish_packet(cx, path, pieces, flags::ACK_NOW, CopyOf::Probe, upper, batch);
     }
@@ -382,8 +383,11 @@ impl Conn {
         if pieces == 0 && load == Load::Data {
             write_ping(batch);
         }
-        cx.stats.retransmits += u64::from(again);
         let len = batch.packet_len();
+        if again {
+            cx.stats.retransmits += 1;
+            cx.stats.retransmit_bytes += len as u64;
+        }
         let more = outbox.is_waiting() && !in_burst.last;
         if load == Load::Data && more && len < limit && len * 8 >= limit * 7 {
             // Nearly full: fill up, so that all segments of the burst are equal. Not the first one if what comes next is
