@@ -167,14 +167,16 @@ impl Stage {
         if case.device_file {
             add(&["unshare", "--mount", "sh", "{dir}/private-dev.sh"]);
         }
-        if !is_spread && self.is_open_to_nobody(case) {
+        let is_nobody = !is_spread && self.is_open_to_nobody(case);
+        if is_nobody {
             add(&self.user);
         }
         let addr = format!("SRD_ADDR={}", host.addr());
         for name in ["libibverbs.so.1", "libibverbs.so", "libefa.so.1", "libefa.so"] {
             let _ = std::os::unix::fs::symlink("libsrd_verbs.so", self.dir.path().join(name));
         }
-        add(&["env", "LD_LIBRARY_PATH={dir}", &addr, "XDG_RUNTIME_DIR={dir}"]);
+        let fault = format!("SRD_FAULT={}", case.network.fault(case.place).unwrap_or_default());
+        add(&["env", "LD_LIBRARY_PATH={dir}", &addr, &fault, "SRD_SEED=1"]);
         words.extend(program.split_whitespace().map(str::to_owned));
         let fill = |word: &String| {
             word.replace("{dir}", &self.dir.path().display().to_string())
@@ -188,7 +190,9 @@ impl Stage {
         }
         // Frameworks keep sockets and files there, and their paths must be short.
         let dir = self.dir.path();
-        command.env("HOME", dir).env("TMPDIR", dir).env("SRD_RUNTIME_DIR", dir.join("run"));
+        // A runtime directory belongs to one user.
+        let run = dir.join(if is_nobody { "run" } else { "run-root" });
+        command.env("HOME", dir).env("TMPDIR", dir).env("SRD_RUNTIME_DIR", run);
         command.env("AGENT_NAMESPACE", bed.host(1).namespace());
         for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
             command.env(name, "1");

@@ -28,7 +28,8 @@ def many():
     boxes = [bytearray(24) for _ in range(count)]
     left = (rank - 1) % ranks
     requests = [comm.Irecv(box, left, tag) for tag, box in enumerate(boxes)]
-    requests += [comm.Isend(bytes([tag & 255]) * 24, (rank + 1) % ranks, tag) for tag in range(count)]
+    out = [bytes([tag & 255]) * 24 for tag in range(count)]
+    requests += [comm.Isend(out[tag], (rank + 1) % ranks, tag) for tag in range(count)]
     MPI.Request.Waitall(requests)
     assert all(box == bytes([tag & 255]) * 24 for tag, box in enumerate(boxes))
 
@@ -49,9 +50,10 @@ def one_sided():
     size = 100000
     window = MPI.Win.Allocate(size * ranks, 1, comm=comm)
     memory = memoryview(window.tomemory())
+    mine = pattern(rank, size)
     window.Fence()
     for peer in range(ranks):
-        window.Put(pattern(rank, size), peer, rank * size)
+        window.Put(mine, peer, rank * size)
     window.Fence()
     for peer in range(ranks):
         assert memory[peer * size : (peer + 1) * size] == pattern(peer, size), f"put by {peer}"
@@ -63,9 +65,10 @@ def one_sided():
     counter = MPI.Win.Allocate(8, 8, comm=comm)
     memoryview(counter.tomemory())[:8] = bytes(8)
     comm.Barrier()
+    one = array("q", [1])
     for _ in range(20):
         counter.Lock(0)
-        counter.Accumulate(array("q", [1]), 0, op=MPI.SUM)
+        counter.Accumulate(one, 0, op=MPI.SUM)
         counter.Unlock(0)
     comm.Barrier()
     if rank == 0:
