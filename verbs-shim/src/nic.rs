@@ -245,13 +245,16 @@ impl Nic {
         self.command(|e| e.upper.destroy_cq(cq))
     }
 
-    /// Asks for a [`CardEvent::Completion`] when the next entry is added to a completion queue. The program is expected to
-    /// sleep from now on.
+    /// Asks for a [`CardEvent::Completion`] when there is an entry in a completion queue, see [`Card::arm`]. The program is
+    /// expected to sleep from now on.
     ///
     /// # Errors
     /// There is no such queue.
     pub fn arm_cq(&self, cq: CqId) -> Result<(), CardError> {
-        self.shared.lock().upper.arm(cq)?;
+        let mut engine = self.shared.lock();
+        engine.upper.arm(cq)?;
+        self.shared.after(&mut engine);
+        drop(engine);
         self.shared.shift.leave();
         Ok(())
     }

@@ -17,7 +17,8 @@ use crate::bindings::{
     ibv_sge,
 };
 use crate::errno::{EINVAL, ENOMEM, Errno};
-use crate::qp::{Qp, bytes, list};
+use crate::post::{bytes, list};
+use crate::qp::Qp;
 
 /// Work requests that are being built, of one thread at a time.
 pub(crate) struct Stage {
@@ -104,9 +105,8 @@ impl Inner {
     fn begin(&mut self, qp: &Qp, op: SendOp) {
         let public = qp.public();
         let (wr_id, flags) = unsafe { ((*public).wr_id, (*public).wr_flags) };
-        // Inline says nothing here, but programs set it beside the inline data, and libefa lets it pass.
-        let is_signaled = flags & IBV_SEND_SIGNALED != 0 || qp.sig_all;
-        if flags & !(IBV_SEND_SIGNALED | IBV_SEND_INLINE) != 0 || !is_signaled {
+        // That data is inline is told by how it is set; some programs say it here, too.
+        if flags & !(IBV_SEND_SIGNALED | IBV_SEND_INLINE) != 0 || (flags & IBV_SEND_SIGNALED == 0 && !qp.sig_all) {
             self.fail(EINVAL);
         } else if self.len >= qp.cap.send_wr as usize {
             self.fail(ENOMEM);

@@ -180,6 +180,7 @@ static void sessions(void) {
         bool address;
     } wrong[] = {
         {0, 1, 0, true},
+        {IBV_SEND_INLINE, -1, 8, true},
         {IBV_SEND_SIGNALED | IBV_SEND_FENCE, 1, 0, true},
         {IBV_SEND_SIGNALED, 3, 0, true},
         {IBV_SEND_SIGNALED, 4, 0, true},
@@ -214,7 +215,7 @@ static void sessions(void) {
             IS(recv_at(&s, i, 0, 64), 0);
         ibv_wr_start(s.ex);
         for (int i = 0; i < n; i++)
-            stage(IBV_SEND_SIGNALED, 2, 0, true);
+            stage(IBV_SEND_SIGNALED | (i & 1 ? IBV_SEND_INLINE : 0), i & 1 ? -1 : 2, 8, true);
         IS(ibv_wr_complete(s.ex), 0);
         for (int i = 0; i < 2 * n; i++)
             IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
