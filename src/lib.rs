@@ -7,7 +7,7 @@
 //!   owns the messages ([`Mailbox`] is the simplest), a [`Driver`] moves the packets, and [`Engine`] joins the three;
 //! - [`udp`], the driver over ordinary kernel UDP sockets, and an async front end.
 //!
-//! The command `srd` (`srd demo`, `srd perf`) belongs to the same package.
+//! The command `srd` (`srd run`, `srd demo`, `srd perf` and more) belongs to the same package.
 //!
 //! # Two endpoints and a message
 //!

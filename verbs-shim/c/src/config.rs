@@ -19,7 +19,7 @@ pub(crate) fn devices() -> Result<Vec<NicConfig>, String> {
 
 /// Begins to log.
 pub(crate) fn start_log() -> Result<(), String> {
-    options()?.log.start()
+    options()?.start_log().map_err(|e| e.to_string())
 }
 
 /// A directory of this user's in memory.
