@@ -208,7 +208,11 @@ fn strangers_and_doubles_do_not_disturb() {
     let (zero, master) = receiver(2, &["--flows", "1", "--transfer", "64k"]);
     let mut strangers: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&master).expect("connect")).collect();
     for (k, stranger) in strangers.iter_mut().enumerate() {
-        let lines = [&b"GET / HTTP/1.0\r\n\r\n"[..], b"\"Ready\"\n", b"{\"Done\":{\"flows\":[],\"packets\":0,\"timeouts\":0}}\n"];
+        let lines = [
+            &b"GET / HTTP/1.0\r\n\r\n"[..],
+            b"\"Ready\"\n",
+            b"{\"Done\":{\"flows\":[],\"packets\":0,\"timeouts\":0}}\n",
+        ];
         stranger.write_all(lines[k % 3]).expect("send");
     }
     finish(sender(7, 9, &master)).fails(4, &["ranks 1 to 1"]);

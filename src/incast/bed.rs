@@ -82,9 +82,8 @@ pub(super) fn run(plan: &Plan, args: &BedArgs, transport: &TransportArgs) -> Res
         .collect::<Result<_>>()?;
     let mut stage = BedStage::new(Arc::clone(&bed), *args, plan)?;
     let (plan, transport) = (plan.clone(), transport.clone());
-    let receiving = to
-        .spawn(move || receiver::run(&plan, ip, listener, &transport, clock, &mut stage))
-        .map_err(failed)?;
+    let receiving =
+        to.spawn(move || receiver::run(&plan, ip, listener, &transport, clock, &mut stage)).map_err(failed)?;
     let findings = join(receiving);
     // Their errors are consequences of the receiver's, or have been reported to it.
     let sent: Vec<Result<()>> = ranks.into_iter().map(join).collect();
@@ -206,7 +205,8 @@ impl Counts {
         };
         let cables = self.cables.iter().zip(&before.cables).map(|((name, now), (_, old))| {
             let losses = now.impaired - old.impaired;
-            let (bytes, packets, drops) = (now.bytes - old.bytes, now.packets - old.packets, now.overflow - old.overflow);
+            let (bytes, packets, drops) =
+                (now.bytes - old.bytes, now.packets - old.packets, now.overflow - old.overflow);
             link(name.clone(), args.rate, bytes, packets, drops, losses)
         });
         let drops = self.drops.iter().zip(&before.drops);

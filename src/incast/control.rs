@@ -207,7 +207,9 @@ impl Line {
         loop {
             if let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return serde_json::from_slice(&line).map(Some).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e));
+                return serde_json::from_slice(&line)
+                    .map(Some)
+                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e));
             }
             if self.buffer.len() > self.limit {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a line without an end"));

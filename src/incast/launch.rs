@@ -37,9 +37,11 @@ pub(super) fn find(
         None => of_launcher(true)?,
     };
     let (Some(rank), Some(size)) = (rank, size) else {
-        return Err("which process is this? Start it by mpirun or srun, or give --rank K --size N (rank 0 receives, the \
+        return Err(
+            "which process is this? Start it by mpirun or srun, or give --rank K --size N (rank 0 receives, the \
                     others send), or use --testbed to have everything on this machine"
-            .into());
+                .into(),
+        );
     };
     if size < 2 {
         return Err(format!("{size} processes make no incast; it takes a receiver and one sender at least"));
@@ -83,11 +85,8 @@ mod tests {
 
     #[test]
     fn launchers_are_understood() {
-        let mpirun = env(&[
-            ("OMPI_COMM_WORLD_RANK", "3"),
-            ("OMPI_COMM_WORLD_SIZE", "5"),
-            ("OMPI_COMM_WORLD_LOCAL_SIZE", "5"),
-        ]);
+        let mpirun =
+            env(&[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "5"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "5")]);
         assert_eq!(find(None, None, None, &mpirun), place(3, 5, Some("127.0.0.1")));
         assert_eq!(find(None, None, Some("n1:99".into()), &mpirun), place(3, 5, Some("n1:99")));
         let mpich = env(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")]);

@@ -288,7 +288,10 @@ fn bed_assumptions(bed: &BedArgs) -> Vec<String> {
         lines.push(format!("{} spines, {} each", bed.spines, mbit(bed.spine_rate)));
     }
     if let Some(dead) = bed.dead_spine {
-        lines.push(format!("one spine dead for {} s of each run, from a quarter of the ideal time on", dead.as_secs_f64()));
+        lines.push(format!(
+            "one spine dead for {} s of each run, from a quarter of the ideal time on",
+            dead.as_secs_f64()
+        ));
     }
     lines
 }

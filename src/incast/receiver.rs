@@ -170,7 +170,9 @@ impl Hall {
                 (None, Ok(FromRank::Hello { magic, version, rank, host })) if magic == MAGIC => {
                     let Some(mut line) = self.unknown.remove(&event.from) else { continue };
                     let problem = if version != VERSION {
-                        Some(format!("it speaks version {VERSION} of the protocol, not {version}: install the same 'srd' everywhere"))
+                        Some(format!(
+                            "it speaks version {VERSION} of the protocol, not {version}: install the same 'srd' everywhere"
+                        ))
                     } else if rank == 0 || rank > plan.senders {
                         Some(format!("it expects ranks 1 to {}, not {rank}: give all the same --size", plan.senders))
                     } else if self.ranks.contains_key(&rank) {
@@ -253,7 +255,6 @@ impl Hall {
     }
 
     /// One run, from its preparation to its results.
-    #[expect(clippy::too_many_arguments, reason = "what a run depends on; a struct of them would have one user")]
     fn round(
         &mut self,
         plan: &Plan,

@@ -33,7 +33,6 @@ pub(super) struct IncastReport {
 }
 
 /// A run's results; notes its skew.
-#[expect(clippy::too_many_arguments, reason = "all that is known of a run")]
 pub(super) fn assemble(
     plan: &Plan,
     transport: &Transport,

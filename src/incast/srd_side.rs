@@ -4,13 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
-use srd::udp::UdpDriver;
 use srd::{Driver as _, Endpoint, Engine, Span, Upper};
 
 use super::clock::{Clock, nanos};
 use super::control::{FlowOutcome, Job, Outcome};
 use super::tally::{Counting, Signals, Tally};
 use super::upper::{Inlet, Outlet};
+use crate::driver::AnyDriver;
 use crate::exit::{Fault, Result};
 use crate::transport::{self, TransportArgs};
 
@@ -21,7 +21,7 @@ const GOODBYE: Duration = Duration::from_millis(300);
 /// How long an endpoint waits for its connection.
 const CONNECT: Span = Span::from_secs(5);
 
-type Card<U> = Engine<UdpDriver, U>;
+type Card<U> = Engine<AnyDriver, U>;
 
 /// An endpoint bound to any port of `ip`.
 fn card<U: Upper>(ip: IpAddr, args: &TransportArgs, upper: U) -> Result<Card<U>> {

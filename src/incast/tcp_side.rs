@@ -29,10 +29,7 @@ const READY: u8 = b'R';
 const COMPLETE: u8 = b'C';
 
 /// Starts a thread with a small stack, as there are many.
-pub(super) fn spawn<T: Send + 'static>(
-    name: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<JoinHandle<T>> {
+pub(super) fn spawn<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
     let builder = thread::Builder::new().name(name.to_owned()).stack_size(STACK);
     builder.spawn(work).map_err(|e| Fault::setup(format_args!("cannot start one more thread: {e}; see 'ulimit -u'")))
 }
@@ -236,7 +233,8 @@ impl Sink {
         for thread in threads {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
-        let take = |t: &Mutex<Option<Tally>>| t.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+        let take =
+            |t: &Mutex<Option<Tally>>| t.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
         Ok(shared.tallies.iter().map(take).collect())
     }
 }

@@ -76,8 +76,7 @@ impl Outlet {
                     continue;
                 }
                 let len = flow.left.min(self.message) as u32;
-                let msg =
-                    Outbound { token: token(index, len), header_len: HEADER as u8, len, rnr: RnrRetry::Forever };
+                let msg = Outbound { token: token(index, len), header_len: HEADER as u8, len, rnr: RnrRetry::Forever };
                 if endpoint.send(now, peer, msg).is_err() {
                     return;
                 }

@@ -316,9 +316,9 @@ impl Endpoint {
         let withdrawn = p.outbox.withdraw(which);
         self.stats.messages_failed += u64::from(withdrawn);
         if withdrawn > 0 {
-            // [REL-14]
+            let end = p.outbox.next_id();
             if let State::Open { conn, .. } = &mut p.state {
-                conn.request_ping();
+                conn.withdrew(end);
             }
             self.make_ready(slot);
         }
