@@ -188,9 +188,14 @@ impl Sink {
     pub(super) fn run(mut self, flows: u32, counting: Counting, clock: Clock, signals: &Signals) -> Result<Vec<Tally>> {
         let mut tallies = vec![Tally::default(); flows as usize];
         while !signals.is_stopped() {
-            step(&mut self.card, clock, None)?;
-            for (flow, bytes) in self.card.upper.arrived.drain(..) {
-                tallies[flow].add(counting, signals, clock, bytes);
+            // Before the acknowledgements leave, which tell the sender.
+            let count = |_: &mut Endpoint, upper: &mut Inlet, _: &mut AnyDriver, _| {
+                for (flow, bytes) in upper.arrived.drain(..) {
+                    tallies[flow].add(counting, signals, clock, bytes);
+                }
+            };
+            if !self.card.turn_with(count).map_err(Fault::driver)? {
+                nap(&mut self.card, clock, None)?;
             }
         }
         goodbye(self.card, clock)?;
