@@ -299,6 +299,23 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Takes back the messages to `peer` whose tokens `which` picks: they do not complete, and their payload is not read
+    /// after this call. The receiver may have got them, whole or in part. Returns how many it was.
+    pub fn withdraw(&mut self, peer: PeerId, which: impl FnMut(Token) -> bool) -> u32 {
+        let slot = peer.slot();
+        let Some(p) = self.peers.get_mut(slot).filter(|p| p.id == peer) else { return 0 };
+        let withdrawn = p.outbox.withdraw(which);
+        self.stats.messages_failed += u64::from(withdrawn);
+        if withdrawn > 0 {
+            // [REL-14]
+            if let State::Open { conn, .. } = &mut p.state {
+                conn.request_ping();
+            }
+            self.make_ready(slot);
+        }
+        withdrawn
+    }
+
     /// Stops accepting messages, delivers those that are queued, then says good-bye to all peers. Done when
     /// [`is_closed`](Self::is_closed).
     pub fn close(&mut self, now: Time) {

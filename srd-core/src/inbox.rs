@@ -80,8 +80,9 @@ impl Inbox {
         self.partials.len() > self.free_partials.len()
     }
 
-    /// The sender knows the outcome of everything before `floor`. Says whether that is possible.
-    pub(crate) fn advance(&mut self, floor: Seq) -> bool {
+    /// The sender knows the outcome of everything before `floor`, or has withdrawn it: places of what is half here go
+    /// back. Says whether that is possible.
+    pub(crate) fn advance<U: Upper>(&mut self, floor: Seq, upper: &mut U) -> bool {
         // [REL-6]
         let ahead = floor.since(self.floor);
         if ahead > self.window {
@@ -92,14 +93,14 @@ impl Inbox {
             self.end = floor;
         }
         let passed = ahead.min(self.states.len() as u32);
-        if (0..passed).any(|i| *self.state_mut(self.floor.plus(i)) >= FIRST_PARTIAL) {
-            // A sender that gives up a message half-way ends the connection, so this one is lying.
-            return false;
-        }
         for i in 0..passed {
             let id = self.floor.plus(i);
-            if std::mem::replace(self.state_mut(id), UNSEEN) == REFUSED {
-                self.refusals.remove(&id.0);
+            match std::mem::replace(self.state_mut(id), UNSEEN) {
+                UNSEEN | DONE => {}
+                REFUSED => {
+                    self.refusals.remove(&id.0);
+                }
+                partial => upper.abandoned(self.close_partial(partial)),
             }
         }
         self.floor = floor;
@@ -197,16 +198,27 @@ impl Inbox {
         if !partial.blocks.mark(offset, payload.len() as u32) {
             return Taken::Duplicate;
         }
-        upper.write(partial.place, offset, payload);
-        if !partial.blocks.is_full() {
+        let (place, full) = (partial.place, partial.blocks.is_full());
+        if let Some(status) = upper.revoked(place) {
+            upper.abandoned(self.close_partial(FIRST_PARTIAL + index));
+            return self.refuse(id, Refusal::Refused(status));
+        }
+        upper.write(place, offset, payload);
+        if !full {
             return Taken::New(None);
         }
-        let done = self.partials[index as usize].take().expect("a live partial message");
-        self.free_partials.push(index);
-        upper.placed(done.place);
-        self.pool.put(done.blocks);
+        upper.placed(self.close_partial(FIRST_PARTIAL + index));
         *self.state_mut(id) = DONE;
         Taken::New(Some(total))
+    }
+
+    /// Forgets the message that is half here; what remains is its place.
+    fn close_partial(&mut self, state: State) -> PlaceToken {
+        let index = state - FIRST_PARTIAL;
+        let partial = self.partials[index as usize].take().expect("a live partial message");
+        self.free_partials.push(index);
+        self.pool.put(partial.blocks);
+        partial.place
     }
 
     fn refuse(&mut self, id: Seq, refusal: Refusal) -> Taken {

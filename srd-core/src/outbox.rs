@@ -44,6 +44,8 @@ struct Message {
     /// What the receiver has, once the message has been cut into more than one piece.
     acked: Option<Box<Blocks>>,
     rnr_attempts: u8,
+    /// Whether the slot holds a message at all.
+    live: bool,
 }
 
 /// See the module documentation.
@@ -146,7 +148,7 @@ impl Outbox {
     }
 
     pub(crate) fn push(&mut self, out: Outbound) {
-        let message = Message { out, id: None, next: 0, acked: None, rnr_attempts: 0 };
+        let message = Message { out, id: None, next: 0, acked: None, rnr_attempts: 0, live: true };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = message;
@@ -371,6 +373,7 @@ impl Outbox {
                     self.live -= 1;
                     self.free.push(slot);
                     f(out.token);
+                    self.slots[slot as usize].live = false;
                 }
                 fits
             });
@@ -379,13 +382,42 @@ impl Outbox {
 
     /// Fails everything: the connection ended.
     pub(crate) fn fail_all(&mut self, failure: Failure, mut f: impl FnMut(Token, Failure)) {
-        let free: std::collections::BTreeSet<u32> = self.free.iter().copied().collect();
-        for (slot, message) in self.slots.iter().enumerate() {
-            if !free.contains(&(slot as u32)) {
-                f(message.out.token, failure);
-            }
+        for message in self.slots.iter().filter(|m| m.live) {
+            f(message.out.token, failure);
         }
         *self = Outbox::new();
+    }
+
+    /// Forgets the messages whose tokens `which` picks, wherever they stand: their memory is not read again. The receiver
+    /// learns it from the floor. Returns how many it was.
+    pub(crate) fn withdraw(&mut self, mut which: impl FnMut(Token) -> bool) -> u32 {
+        let before = self.live;
+        for slot in 0..self.slots.len() as u32 {
+            let message = &self.slots[slot as usize];
+            if !message.live || !which(message.out.token) {
+                continue;
+            }
+            if message.id.is_some() {
+                self.unqueue(slot);
+                self.end_attempt(slot);
+            }
+            self.release(slot);
+        }
+        if self.live < before {
+            // Those that waited for their first packet, or for a receiver that was not ready.
+            let Outbox { slots, short, long, backoff, waiting, .. } = self;
+            for queue in [short, long] {
+                queue.retain(|&slot| {
+                    let message = &slots[slot as usize];
+                    if !message.live {
+                        *waiting = waiting.saturating_sub(cost(&message.out));
+                    }
+                    message.live
+                });
+            }
+            backoff.retain(|Reverse((_, slot))| slots[*slot as usize].live);
+        }
+        before - self.live
     }
 
     fn slot_of(&self, id: Seq) -> Option<u32> {
@@ -440,6 +472,7 @@ impl Outbox {
     }
 
     fn release(&mut self, slot: u32) {
+        self.slots[slot as usize].live = false;
         self.live -= 1;
         self.free.push(slot);
     }

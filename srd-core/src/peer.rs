@@ -152,6 +152,7 @@ impl Peer {
         }
         self.state = State::Open { conn, accept, since: cx.now };
         cx.stats.connections_opened += 1;
+        upper.connected(self.id, self.addr);
     }
 
     /// The connection is over. Messages that were in it fail, unless it ended by agreement (`failure` is `None`); nothing
@@ -170,13 +171,21 @@ impl Peer {
             State::Opening(_) | State::Idle => false,
         };
         // [REL-13]
-        let failure = failure?;
+        let Some(failure) = failure else {
+            if had_conn {
+                upper.ended(self.id, None);
+            }
+            return None;
+        };
         let failed = u64::from(self.outbox.live());
         cx.stats.messages_failed += failed;
         if had_conn {
             cx.stats.connections_failed += 1;
         }
         self.outbox.fail_all(failure, |token, why| upper.completed(token, Err(why)));
+        if had_conn {
+            upper.ended(self.id, Some(failure));
+        }
         (had_conn || failed > 0).then_some(Event::Disconnected(self.id, failure))
     }
 

@@ -4,6 +4,8 @@
 //! [`Mailbox`](crate::Mailbox)) names its messages and its places by tokens, hands out bytes to send and takes bytes in.
 //! So payload goes straight to where it belongs: the transport keeps no copy of it in either direction.
 
+use std::net::SocketAddr;
+
 use crate::endpoint::PeerId;
 
 /// The upper storey's name for a message that it sends. Returned with the completion, then free for reuse.
@@ -110,6 +112,20 @@ pub trait Upper: Gather {
     /// Every byte of the message has been written: deliver it. The token is free after this call.
     fn placed(&mut self, place: PlaceToken);
 
-    /// The rest of the message will never come (its connection ended). The token is free after this call.
+    /// The rest of the message will never come (its connection ended, its sender withdrew it, or the place was
+    /// [revoked](Self::revoked)). The token is free after this call.
     fn abandoned(&mut self, place: PlaceToken);
+
+    /// Whether this storey took back the place of a message that is half here (the memory is gone), and with which status
+    /// the rest of the message is refused. Asked before each further piece is written.
+    fn revoked(&self, _place: PlaceToken) -> Option<u8> {
+        None
+    }
+
+    /// A connection with `peer` was established; `addr` is the main address that it was reached at or proved to own.
+    fn connected(&mut self, _peer: PeerId, _addr: SocketAddr) {}
+
+    /// The connection with `peer` is over, after messages that were in it have completed. `why` is `None` if it ended by
+    /// agreement, or if nothing of ours was in it: what this storey expects to come over it will not come.
+    fn ended(&mut self, _peer: PeerId, _why: Option<Failure>) {}
 }

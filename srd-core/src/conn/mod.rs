@@ -288,7 +288,7 @@ impl Conn {
                 return;
             }
         }
-        if !self.inbox.advance(header.floor) {
+        if !self.inbox.advance(header.floor, upper) {
             cx.stats.rx_violations += 1;
             return;
         }
