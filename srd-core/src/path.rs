@@ -25,6 +25,8 @@ pub(crate) struct Path {
     pub(crate) life: u32,
     pub(crate) state: PathState,
     pub(crate) rtt: Rtt,
+    /// Its RTT without any queue, as far as known.
+    base: Span,
     in_flight: u64,
     /// Packets whose fate was unknown when last looked at, in the order sent.
     outstanding: VecDeque<Seq>,
@@ -58,6 +60,7 @@ impl Path {
             life: 0,
             state: PathState::Unproven,
             rtt: Rtt::new(config.initial_rtt),
+            base: config.initial_rtt,
             in_flight: 0,
             outstanding: VecDeque::new(),
             next_seq: 0,
@@ -164,6 +167,8 @@ struct Retired {
 const QUARANTINE: Span = Span::from_secs(1);
 /// Retired ports are tried again at most this often, so that a spine that is still dead costs little.
 const REVIVAL_PAUSE: Span = Span::from_millis(20);
+/// Samples after which a path's own smallest RTT is believed to be without a queue.
+const KNOWN_SAMPLES: u32 = 32;
 /// Bursts on an unproven path have at most so many packets.
 pub(crate) const UNPROVEN_PACKETS: usize = 2;
 
@@ -262,7 +267,7 @@ impl PathSet {
     /// Expected delay in seconds beyond that of an idle path: its queue, and its share of what is in flight.
     fn score(&self, index: u8, now: Time, rate: f64) -> f64 {
         let path = &self.paths[usize::from(index)];
-        let queue = path.rtt.srtt() - path.rtt.min();
+        let queue = path.rtt.srtt() - path.base;
         // An old estimate says little; forget it, so that a path that recovered is found again.
         let age = now.since(path.last_sample_at).as_nanos() / (8 * path.rtt.srtt().as_nanos() + 1);
         let queue = queue.as_secs_f64() / (1.0 + age as f64);
@@ -321,15 +326,17 @@ impl PathSet {
         }
     }
 
-    /// An RTT sample of a packet on the path. Returns the queueing delay in it.
-    pub(crate) fn on_rtt(&mut self, now: Time, s: &Sent, rtt: Span) -> Span {
+    /// An RTT sample of a packet on the path, `least` being the smallest RTT of all paths. Returns the queueing delay in it.
+    pub(crate) fn on_rtt(&mut self, now: Time, s: &Sent, rtt: Span, large: bool, least: Span) -> Span {
         let path = &mut self.paths[usize::from(s.path)];
         if path.life != s.path_life {
             return Span::ZERO;
         }
-        path.rtt.sample(now, rtt);
+        path.rtt.sample(now, rtt, large);
         path.last_sample_at = now;
-        let queue = rtt - path.rtt.min();
+        // The few samples of a young path may all have met the same queue.
+        path.base = if path.rtt.samples() < KNOWN_SAMPLES { least } else { path.rtt.min() };
+        let queue = rtt - path.base;
         path.round_queue = Some(path.round_queue.map_or(queue, |q| q.min(queue)));
         queue
     }

@@ -19,7 +19,7 @@ pub(crate) struct Setting {
 
 impl Default for Setting {
     fn default() -> Setting {
-        let config = Config { max_rate: RATE / 8, ..Config::fabric() };
+        let config = Config { link_rate: Some(RATE / 8), ..Config::fabric() };
         Setting { config, seeds: 10, mtu: 9000, buffers: vec![250_000, 1_000_000, 16_000_000] }
     }
 }
@@ -38,7 +38,14 @@ impl Setting {
             "target_delay" => config.target_delay = micros()?,
             "burst_time" => config.burst_time = micros()?,
             "max_ack_delay" => config.max_ack_delay = micros()?,
-            "max_rate" => config.max_rate = number()? as u64,
+            "link_rate" => config.link_rate = Some(number()? as u64).filter(|r| *r > 0),
+            "share_period" => config.share_period = micros()?,
+            "proportional" => config.tuning.proportional = number()?,
+            "integral" => config.tuning.integral = number()?,
+            "pull" => config.tuning.pull = number()?,
+            "additive" => config.tuning.additive = number()?,
+            "ramp" => config.tuning.ramp = number()?,
+            "jitter" => config.tuning.jitter = number()?,
             _ => return Err("no such setting".into()),
         }
         Ok(())

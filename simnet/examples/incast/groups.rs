@@ -8,7 +8,7 @@ use crate::bed::{Bed, Counts, RATE, Setting, Worst, jain, zeros};
 /// A group of experiments: prints its lines.
 pub(crate) type Group = fn(&Setting);
 
-pub(crate) const ALL: [(&str, Group); 8] = [
+pub(crate) const ALL: [(&str, Group); 9] = [
     ("burst", burst),
     ("paper", paper),
     ("many", many),
@@ -17,6 +17,7 @@ pub(crate) const ALL: [(&str, Group); 8] = [
     ("racks", racks),
     ("permutation", permutation),
     ("dead", dead),
+    ("trace", trace),
 ];
 
 fn head(title: &str) {
@@ -210,10 +211,10 @@ fn join(setting: &Setting) {
                 for &(s, _) in &flows[stay as usize..] {
                     bed.world.post(HostId(s), HostId(0), b"", part.clone());
                 }
-                joined = joined.max(settling(&mut bed, &flows, 30));
+                joined = joined.max(settling(&mut bed, &flows, 3e-3));
                 let limit = bed.world.now() + Span::from_millis(20);
                 bed.world.run_while(limit, |w| w.shared().open() == u64::from(stay));
-                left = left.max(settling(&mut bed, &flows[..stay as usize], 30));
+                left = left.max(settling(&mut bed, &flows[..stay as usize], 3e-3));
                 let counts = bed.counts();
                 drops = drops.max(counts.drops - early);
                 peak = peak.max(counts.queue);
@@ -227,21 +228,27 @@ fn join(setting: &Setting) {
     }
 }
 
-/// Time in microseconds after which, up to the end of `windows` windows of 100 us, each flow had its fair share of the line
-/// rate within 10 % (or a packet, where that is more).
-fn settling(bed: &mut Bed, flows: &[(u32, u32)], windows: u32) -> f64 {
-    let window = 100e-6;
-    let fair = RATE as f64 / 8.0 * window / flows.len() as f64;
-    let mut settled = 0;
-    for i in 0..windows {
+/// Time in microseconds after which each flow had its fair share of the line rate within 10 %, over two windows of ten
+/// packets of each flow and at least 100 us.
+fn settling(bed: &mut Bed, flows: &[(u32, u32)], longest: f64) -> f64 {
+    let line = RATE as f64 / 8.0;
+    let window = (10.0 * 9000.0 * flows.len() as f64 / line).max(100e-6);
+    let fair = line * window / flows.len() as f64;
+    let mut good = 0;
+    for i in 1.. {
         let before: Vec<f64> = flows.iter().map(|&(f, t)| bed.delivered(f, t)).collect();
         bed.world.run_for(Span::from_nanos((window * 1e9) as u64));
         let off = flows.iter().zip(before).map(|(&(f, t), b)| (bed.delivered(f, t) - b - fair).abs());
-        if off.fold(0f64, f64::max) > (0.1 * fair).max(1.5 * 9000.0) {
-            settled = i + 1;
+        // A packet more or less is chance.
+        good = if off.fold(0f64, f64::max) < 0.1 * fair + 9000.0 { good + 1 } else { 0 };
+        if good == 2 {
+            return f64::from(i - 2) * window * 1e6;
+        }
+        if f64::from(i) * window > longest {
+            break;
         }
     }
-    f64::from(settled) * window * 1e6
+    f64::INFINITY
 }
 
 /// 8 hosts in one rack to 8 in another, 16 flows per pair.
@@ -315,5 +322,36 @@ fn dead(setting: &Setting) {
             let kind = if dies { "one dies silently" } else { "healthy" };
             line(&format!("  {kind}, buffer {}", bytes(buffer)), &w);
         }
+    }
+}
+
+pub(crate) fn trace(setting: &Setting) {
+    let n: u32 = std::env::var("N").map_or(48, |v| v.parse().unwrap());
+    let step: u64 = std::env::var("STEP").map_or(20, |v| v.parse().unwrap());
+    let mut bed = Bed::star(setting, 1, n + 1, 1_000_000);
+    let data = zeros(100_000_000);
+    for s in 1..=n {
+        bed.world.post(HostId(s), HostId(0), b"", data.clone());
+    }
+    let link = bed.fabric.down[0];
+    let mut was = Span::ZERO;
+    for i in 0..60 {
+        bed.world.run_for(Span::from_micros(step));
+        let peer = |s: u32| bed.world.node(HostId(s)).peer_stats(HostId(0));
+        let rates: Vec<f64> = (1..=n).map(|s| peer(s).rate as f64 / 12.5e9 * f64::from(n)).collect();
+        let busy = bed.busy(link);
+        let inflight: u64 = (1..=n).map(|s| peer(s).in_flight).sum();
+        let p = peer(1);
+        println!(
+            "{:>6} us queue {:>6.1} us busy {:.3} rates mean {:.3} min {:.3} max {:.3} inflight {} | {:.3} w {} if {} srtt {} min {}",
+            (i + 1) * step,
+            bed.queued(link) as f64 / 12500.0,
+            (busy - was).as_secs_f64() / (step as f64 * 1e-6),
+            rates.iter().sum::<f64>() / f64::from(n),
+            rates.iter().fold(f64::INFINITY, |a, b| a.min(*b)),
+            rates.iter().fold(0f64, |a, b| a.max(*b)),
+            inflight, rates[0], p.window, p.in_flight, p.srtt, p.min_rtt
+        );
+        was = busy;
     }
 }

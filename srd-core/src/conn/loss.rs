@@ -82,6 +82,7 @@ impl Conn {
             return Err(Fault::Violation);
         }
         self.settle(cx, outbox);
+        self.share = ack.share.rate();
         let mut covered = Covered { at, smallest: u16::MAX, ..Covered::default() };
         for entry in ack.paths() {
             if usize::from(entry.path) >= self.paths.len() {
@@ -93,9 +94,10 @@ impl Conn {
             if let (Some(&s), Some(residence)) = (sent, entry.residence) {
                 // [ACK-7]
                 let rtt = at.since(s.at) - residence;
-                self.host.sample(cx.now, cx.now.since(s.at) - rtt);
-                self.rtt.sample(cx.now, rtt);
-                let queue = self.paths.on_rtt(cx.now, &s, rtt);
+                let large = u32::from(s.bytes) * 2 >= u32::from(self.datagram);
+                self.host.sample(cx.now, cx.now.since(s.at) - rtt, false);
+                self.rtt.sample(cx.now, rtt, large);
+                let queue = self.paths.on_rtt(cx.now, &s, rtt, large, self.rtt.min());
                 self.round.recent_queue.rotate_right(1);
                 self.round.recent_queue[0] = queue;
                 self.round.samples += 1;
@@ -221,6 +223,7 @@ impl Conn {
             queue_delay,
             delivery_rate: lasted.then(|| self.round.bytes as f64 / elapsed.as_secs_f64().max(1e-9)),
             limited: self.round.limited || self.round.was_limited,
+            share: self.share,
             min_rtt: self.rtt.min(),
             host_delay: self.host_delay(),
         });
@@ -282,8 +285,9 @@ impl Conn {
         let host_delay = self.host_delay();
         let signal = self.paths.end_round();
         let round = &mut self.round;
-        // A round of few samples says little: take the least of the last four, so that noise does not pass for a queue.
-        let queue_delay = if round.samples < 4 { round.recent_queue.iter().min().copied() } else { signal.queue_delay };
+        // A round of few samples says little: take the least of the last two, so that noise does not pass for a queue.
+        let queue_delay =
+            if round.samples < 4 { round.recent_queue[..2].iter().min().copied() } else { signal.queue_delay };
         self.cc.on_round(&RoundSample {
             queue_delay,
             // What dead paths swallow is no congestion, unless most of what was sent is gone: then it is no path.
@@ -292,6 +296,8 @@ impl Conn {
             limited: round.limited,
             delivery_rate: round.bytes as f64 / at.since(round.start).as_secs_f64().max(1e-9),
             host_delay,
+            share: self.share,
+            length: at.since(round.start),
         });
         let was_limited = round.limited;
         *round = Round {

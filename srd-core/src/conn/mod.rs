@@ -10,6 +10,7 @@ mod send;
 
 pub(crate) use send::Route;
 
+use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::acks::{Acks, Arrival};
@@ -17,6 +18,7 @@ use crate::cc::{self, Controller};
 use crate::config::{CheckedConfig, Checksum};
 use crate::driver::RxMeta;
 use crate::endpoint::PeerId;
+use crate::inbound::{Inbound, Sender};
 use crate::inbox::{Inbox, Taken};
 use crate::outbox::Outbox;
 use crate::path::PathSet;
@@ -36,6 +38,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) now: Time,
     pub(crate) config: &'a CheckedConfig,
     pub(crate) stats: &'a mut Stats,
+    pub(crate) inbound: &'a mut Inbound,
     /// Clock and scheduling granularity, as configured or measured.
     pub(crate) granularity: Span,
     /// When this endpoint last woke from a stall; verdicts by time wait for what arrived meanwhile.
@@ -65,7 +68,11 @@ pub(crate) struct Conn {
     /// loop on the acknowledgement.
     host: Rtt,
     cc: Box<dyn Controller>,
+    /// The peer's last advice on our rate, bytes per second.
+    share: Option<f64>,
     pacer: Pacer,
+    /// Nothing was to be sent and nothing in flight.
+    idle: bool,
     in_flight: u64,
     /// When the latest-sent packet that was acknowledged was sent.
     newest_acked_at: Time,
@@ -86,6 +93,8 @@ pub(crate) struct Conn {
 
     acks: Acks,
     inbox: Inbox,
+    /// The peer's place among those who send to us.
+    sender: Sender,
     refused_scratch: Vec<(Seq, Refusal)>,
     /// A PING should go out.
     ping: bool,
@@ -145,7 +154,7 @@ impl Conn {
         local: Hello,
         remote: Hello,
         link_datagram: u16,
-        rng: Xoshiro256PlusPlus,
+        mut rng: Xoshiro256PlusPlus,
     ) -> Conn {
         let config = cx.config;
         // [MTU-1]
@@ -161,11 +170,13 @@ impl Conn {
             large_lost: 0,
             grow_at: Time::NEVER,
             sent: SentPackets::new(local.first_pn, remote.packet_window),
+            pacer: Pacer::new(Xoshiro256PlusPlus::from_rng(&mut rng)),
             paths: PathSet::new(config, rng),
             rtt: Rtt::new(config.initial_rtt),
             host: Rtt::new(Span::ZERO),
-            cc: cc::new_controller(config, datagram),
-            pacer: Pacer::default(),
+            cc: cc::new_controller(config, datagram, remote.share.rate()),
+            share: remote.share.rate(),
+            idle: true,
             in_flight: 0,
             newest_acked_at: Time::ZERO,
             next_scan: Time::ZERO,
@@ -185,6 +196,7 @@ impl Conn {
                 config.max_message,
                 config.max_partial_messages,
             ),
+            sender: Sender::Silent,
             refused_scratch: Vec::new(),
             ping: false,
             last_heard: cx.now,
@@ -197,6 +209,11 @@ impl Conn {
     pub(crate) fn limit_datagram(&mut self, max: u16) {
         self.datagram = self.datagram.min(max);
         self.full_datagram = self.full_datagram.min(max);
+    }
+
+    /// The peer asked for this connection and will want to send.
+    pub(crate) fn admit(&mut self, cx: &mut Cx<'_>) {
+        cx.inbound.admitted(cx.now, &mut self.sender);
     }
 
     /// The peer knows our id.
@@ -305,6 +322,7 @@ impl Conn {
                 } else {
                     self.acks.refused(header.pn, &refused);
                 }
+                cx.inbound.heard(cx.now, &mut self.sender, frames.len(), self.inbox.has_partials());
                 let ack_now = header.flags & flags::ACK_NOW != 0;
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, ack_now);
             }
@@ -379,7 +397,8 @@ impl Conn {
     }
 
     /// The connection ends: places of half-delivered messages go back to the upper storey.
-    pub(crate) fn abandon<U: Upper>(&mut self, upper: &mut U) {
+    pub(crate) fn abandon<U: Upper>(&mut self, cx: &mut Cx<'_>, upper: &mut U) {
+        cx.inbound.left(&mut self.sender);
         self.inbox.abandon(upper);
     }
 

@@ -25,6 +25,9 @@ const MAX_SEGMENTS: usize = 64;
 /// Packet numbers that only probes may use, so that a full window does not silence them.
 pub(super) const PROBE_NUMBERS: u32 = 32;
 
+/// Round trips without a packet after which sending begins anew.
+const RESTART_RTTS: u64 = 4;
+
 /// Where packets go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
@@ -97,6 +100,13 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) -> bool {
+        if self.in_flight == 0 {
+            if !outbox.is_waiting() {
+                self.idle = true;
+            } else if std::mem::take(&mut self.idle) {
+                self.start(cx);
+            }
+        }
         // An answer that fits into one datagram leaves before the conclusions from the last acknowledgement are drawn.
         let at_once = self.tail_probe == TailProbe::Idle
             && outbox.waiting() <= self.datagram.into()
@@ -150,6 +160,20 @@ impl Conn {
             return true;
         }
         false
+    }
+
+    /// Sending begins, for the first time or after a pause: what was known of queues is old, and many may begin at once.
+    fn start(&mut self, cx: &Cx<'_>) {
+        if self.rtt.is_sampled() {
+            if cx.now.since(self.last_sent_at) <= self.rtt.srtt() * RESTART_RTTS + cx.granularity {
+                return;
+            }
+            self.cc.on_restart();
+        }
+        let gap = self.share.map_or(Span::ZERO, |share| Span::from_secs_f64(f64::from(self.datagram) / share));
+        if gap > cx.config.target_delay {
+            self.pacer.hold(cx.now, gap);
+        }
     }
 
     /// Whether a packet other than data is to leave that needs a number.
@@ -234,7 +258,7 @@ impl Conn {
         let per_byte = 1.0 / rate;
         let credit = cx.granularity.min(Span::from_secs_f64(f64::from(cx.config.max_burst) * per_byte))
             + Span::from_secs_f64(2.0 * datagram as f64 * per_byte);
-        self.pacer.on_sent(cx.now, bytes, rate, credit);
+        self.pacer.on_sent(cx.now, bytes, rate, credit, cx.config.tuning.jitter);
         if !outbox.has_again() {
             self.lost_on = None;
         }
@@ -354,7 +378,7 @@ impl Conn {
         self.write_header(route, outbox, path, batch);
         let limit = limit - self.trailer();
         if with_ack && limit >= batch.packet_len() + MIN_ROOM {
-            self.acks.write(cx.now, limit - batch.packet_len(), batch);
+            self.acks.write(cx.now, limit - batch.packet_len(), cx.inbound.share(), batch);
             cx.stats.acks_sent += 1;
         }
         let full_room = usize::from(self.datagram) - self.trailer() - TRACKED_HEADER;
@@ -438,7 +462,7 @@ impl Conn {
     fn write_ack_packet<U: Upper>(&mut self, cx: &mut Cx<'_>, upper: &U, limit: usize, batch: &mut TxBatch) {
         batch.begin_packet();
         encode_untracked(if self.checksum { flags::CHECKSUM } else { 0 }, self.remote.cid, batch);
-        self.acks.write(cx.now, limit - UNTRACKED_HEADER - self.trailer(), batch);
+        self.acks.write(cx.now, limit - UNTRACKED_HEADER - self.trailer(), cx.inbound.share(), batch);
         if self.checksum {
             batch.checksum(upper);
         }

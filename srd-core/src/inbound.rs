@@ -1,0 +1,187 @@
+//! Who sends to this endpoint, and what share of its link each sender had better take.
+//!
+//! In an incast all queues stand at the receiver's link, and the receiver is the only one who knows how many share it. It
+//! tells them: at once in the handshake, so that many newcomers start no faster than the link can carry, and in every
+//! acknowledgement after that. The share is advice; whoever gets it still watches its own delays.
+
+use crate::config::CheckedConfig;
+use crate::time::{Span, Time};
+use crate::wire::Share;
+
+/// A connection's place in the count; the connection keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Sender {
+    /// Not counted.
+    #[default]
+    Silent,
+    /// Counted up to and including this period.
+    Until(u32),
+    /// In the middle of a message, so counted until that has an end.
+    Streaming,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    link_rate: Option<u64>,
+    /// Payload of a packet that counts as traffic; what is shorter uses little of its share.
+    large: usize,
+    period: Span,
+    /// Number of the period under way, and when it began.
+    number: u32,
+    since: Time,
+    /// Bytes and packets of the period under way, and what share of the wire their likes took before.
+    bytes: u64,
+    packets: u64,
+    efficiency: f64,
+    streaming: u32,
+    recent: Expiring,
+    /// Those that asked for a cookie. They prove nothing, so only newcomers hear of them.
+    knocking: Expiring,
+}
+
+/// Periods for which a sender of complete messages counts after its last large packet.
+const RECENT: u32 = 2;
+/// Periods for which one counts that asks for a connection, and again once it has one: a round trip with a full queue.
+const NEWCOMER: u32 = 7;
+/// Bytes that a datagram costs on Ethernet beside itself: IPv4 and UDP headers, frame, preamble and gap.
+const WIRE_OVERHEAD: u64 = 66;
+/// Part of the link that is given out. The rest lets queues drain.
+const HEADROOM: f64 = 0.99;
+
+/// Counts that expire, by the last period for which they hold.
+#[derive(Debug, Default)]
+struct Expiring {
+    by_period: [u32; 8],
+    total: u32,
+}
+
+impl Expiring {
+    fn slot(&mut self, period: u32) -> &mut u32 {
+        &mut self.by_period[period as usize % 8]
+    }
+
+    fn add(&mut self, until: u32) {
+        *self.slot(until) += 1;
+        self.total += 1;
+    }
+
+    fn remove(&mut self, until: u32) {
+        let slot = self.slot(until);
+        if *slot > 0 {
+            *slot -= 1;
+            self.total -= 1;
+        }
+    }
+
+    /// The period is over.
+    fn expire(&mut self, period: u32) {
+        self.total -= std::mem::take(self.slot(period));
+    }
+}
+
+impl Inbound {
+    pub(crate) fn new(config: &CheckedConfig, now: Time) -> Inbound {
+        let datagram = u64::from(config.max_datagram);
+        Inbound {
+            link_rate: config.link_rate,
+            large: usize::from(config.max_datagram) / 2,
+            period: config.share_period,
+            number: 0,
+            since: now,
+            bytes: 0,
+            packets: 0,
+            efficiency: datagram as f64 / (datagram + WIRE_OVERHEAD) as f64,
+            streaming: 0,
+            recent: Expiring::default(),
+            knocking: Expiring::default(),
+        }
+    }
+
+    fn roll(&mut self, now: Time) {
+        let periods = now.since(self.since).as_nanos() / self.period.as_nanos();
+        if periods == 0 {
+            return;
+        }
+        self.since += self.period * periods;
+        for _ in 0..periods.min(8) {
+            self.recent.expire(self.number);
+            self.knocking.expire(self.number);
+            self.number = self.number.wrapping_add(1);
+        }
+        if self.packets > 0 {
+            let seen = self.bytes as f64 / (self.bytes + WIRE_OVERHEAD * self.packets) as f64;
+            self.efficiency += (seen - self.efficiency) / 8.0;
+            (self.bytes, self.packets) = (0, 0);
+        }
+    }
+
+    /// Somebody wants a connection.
+    pub(crate) fn knocked(&mut self, now: Time) {
+        self.roll(now);
+        self.knocking.add(self.number.wrapping_add(NEWCOMER));
+    }
+
+    /// Somebody who knocked has a connection now, and will want to use it.
+    pub(crate) fn admitted(&mut self, now: Time, sender: &mut Sender) {
+        self.roll(now);
+        let number = self.number;
+        if let Some(until) = (0..=NEWCOMER).map(|i| number.wrapping_add(i)).find(|&p| *self.knocking.slot(p) > 0) {
+            self.knocking.remove(until);
+        }
+        self.change(sender, Sender::Until(number.wrapping_add(NEWCOMER)));
+    }
+
+    /// A packet of `len` bytes arrived from a sender; `streaming` if messages of it are half delivered.
+    pub(crate) fn heard(&mut self, now: Time, sender: &mut Sender, len: usize, streaming: bool) {
+        self.roll(now);
+        self.bytes += len as u64;
+        self.packets += 1;
+        if streaming {
+            self.change(sender, Sender::Streaming);
+        } else if len >= self.large || *sender == Sender::Streaming {
+            self.change(sender, Sender::Until(self.number.wrapping_add(RECENT)));
+        }
+    }
+
+    /// The sender's connection is over.
+    pub(crate) fn left(&mut self, sender: &mut Sender) {
+        self.change(sender, Sender::Silent);
+    }
+
+    fn change(&mut self, sender: &mut Sender, new: Sender) {
+        if *sender == new {
+            return;
+        }
+        match *sender {
+            Sender::Silent => {}
+            Sender::Until(period) if period.wrapping_sub(self.number) < 8 => self.recent.remove(period),
+            Sender::Until(_) => {}
+            Sender::Streaming => self.streaming -= 1,
+        }
+        match new {
+            Sender::Silent => {}
+            Sender::Until(period) => self.recent.add(period),
+            Sender::Streaming => self.streaming += 1,
+        }
+        *sender = new;
+    }
+
+    /// The share of each of those that send.
+    pub(crate) fn share(&self) -> Share {
+        // Strangers that knock count no more than those that are known, so that they cannot take much from them.
+        let senders = self.streaming + self.recent.total;
+        self.among(senders + self.knocking.total.min(senders))
+    }
+
+    /// The share of one more, if all that knock are let in.
+    pub(crate) fn newcomer_share(&mut self, now: Time) -> Share {
+        self.roll(now);
+        self.among(self.streaming + self.recent.total + self.knocking.total)
+    }
+
+    fn among(&self, senders: u32) -> Share {
+        let rate = self.link_rate.map(|r| r as f64 * self.efficiency * HEADROOM / f64::from(senders.max(1)));
+        rate.map_or(Share::default(), Share::new)
+    }
+}
