@@ -39,13 +39,15 @@ pub struct Tuning {
     pub additive: f64,
     /// Bytes that the window grows by at the start for each byte that is acknowledged, while the share allows, 1.0..=10.0.
     pub ramp: f64,
+    /// Part of this host's link that is given out to those who send to it, 0.0..=1.0.
+    pub headroom: f64,
     /// Random part of the gaps between bursts at low rates, 0.0..=1.0.
     pub jitter: f64,
 }
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { proportional: 0.25, integral: 0.1, pull: 0.2, additive: 0.15, ramp: 4.0, jitter: 0.25 }
+        Tuning { proportional: 0.25, integral: 0.1, pull: 0.2, additive: 0.15, ramp: 4.0, headroom: 0.99, jitter: 0.25 }
     }
 }
 

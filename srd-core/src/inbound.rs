@@ -24,8 +24,10 @@ pub(crate) enum Sender {
 #[derive(Debug)]
 pub(crate) struct Inbound {
     link_rate: Option<u64>,
+    headroom: f64,
     /// Payload of a packet that counts as traffic; what is shorter uses little of its share.
     large: usize,
+    shortest_period: Span,
     period: Span,
     /// Number of the period under way, and when it began.
     number: u32,
@@ -46,8 +48,6 @@ const RECENT: u32 = 2;
 const NEWCOMER: u32 = 7;
 /// Bytes that a datagram costs on Ethernet beside itself: IPv4 and UDP headers, frame, preamble and gap.
 const WIRE_OVERHEAD: u64 = 66;
-/// Part of the link that is given out. The rest lets queues drain.
-const HEADROOM: f64 = 0.99;
 
 /// Counts that expire, by the last period for which they hold.
 #[derive(Debug, Default)]
@@ -85,7 +85,9 @@ impl Inbound {
         let datagram = u64::from(config.max_datagram);
         Inbound {
             link_rate: config.link_rate,
+            headroom: config.tuning.headroom,
             large: usize::from(config.max_datagram) / 2,
+            shortest_period: config.share_period,
             period: config.share_period,
             number: 0,
             since: now,
@@ -114,6 +116,11 @@ impl Inbound {
             self.efficiency += (seen - self.efficiency) / 8.0;
             (self.bytes, self.packets) = (0, 0);
         }
+        // Among many, each sends rarely.
+        if let Some(rate) = self.link_rate {
+            let all = u64::from(self.streaming + self.recent.total + self.knocking.total) * 2 * self.large as u64;
+            self.period = self.shortest_period.max(Span::from_secs_f64(all as f64 / rate as f64 / 2.0));
+        }
     }
 
     /// Somebody wants a connection.
@@ -139,6 +146,9 @@ impl Inbound {
         self.packets += 1;
         if streaming {
             self.change(sender, Sender::Streaming);
+        } else if *sender == Sender::Streaming && len < self.large {
+            // The end of a long message. If there is another, it will show.
+            self.change(sender, Sender::Silent);
         } else if len >= self.large || *sender == Sender::Streaming {
             self.change(sender, Sender::Until(self.number.wrapping_add(RECENT)));
         }
@@ -181,7 +191,7 @@ impl Inbound {
     }
 
     fn among(&self, senders: u32) -> Share {
-        let rate = self.link_rate.map(|r| r as f64 * self.efficiency * HEADROOM / f64::from(senders.max(1)));
+        let rate = self.link_rate.map(|r| r as f64 * self.efficiency * self.headroom / f64::from(senders.max(1)));
         rate.map_or(Share::default(), Share::new)
     }
 }

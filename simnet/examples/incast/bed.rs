@@ -45,6 +45,7 @@ impl Setting {
             "pull" => config.tuning.pull = number()?,
             "additive" => config.tuning.additive = number()?,
             "ramp" => config.tuning.ramp = number()?,
+            "headroom" => config.tuning.headroom = number()?,
             "jitter" => config.tuning.jitter = number()?,
             _ => return Err("no such setting".into()),
         }

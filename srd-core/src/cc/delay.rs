@@ -208,7 +208,7 @@ impl Controller for Delay {
 
         // The receiver's advice: follow its changes at once, and approach it.
         if let (Some(old), Some(new)) = (self.share, round.share) {
-            level *= (new / old).clamp(0.5, 2.0);
+            level *= (new / old).clamp(0.5, 1.25);
         }
         self.share = round.share;
         if let Some(share) = self.share {

@@ -17,9 +17,10 @@ impl Pacer {
         Pacer { next: Time::ZERO, rng }
     }
 
-    /// When the next burst may leave.
-    pub(super) fn next(&self) -> Time {
-        self.next
+    /// When a burst may leave that is `short` of a full datagram by this time's worth: it need not wait for what it does
+    /// not use.
+    pub(super) fn next(&self, short: Span) -> Time {
+        self.next - short
     }
 
     /// Nothing leaves before some time between now and `gap` later, so that those who start together do not meet.

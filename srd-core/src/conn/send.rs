@@ -76,6 +76,12 @@ impl Conn {
         self.in_flight == 0 || self.in_flight < self.cc.window() + extra
     }
 
+    /// When the pacer lets the next burst go.
+    fn send_at(&self, outbox: &Outbox) -> Time {
+        let unused = u64::from(self.datagram).saturating_sub(outbox.waiting());
+        self.pacer.next(if unused == 0 { Span::ZERO } else { Span::from_secs_f64(unused as f64 / self.cc.rate()) })
+    }
+
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
     pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
         if matches!(self.tail_probe, TailProbe::Due(_)) || self.ping {
@@ -83,7 +89,7 @@ impl Conn {
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
         if self.may_send_data(outbox) {
-            at = at.min(self.pacer.next());
+            at = at.min(self.send_at(outbox));
         }
         if self.grow_at < at && outbox.live() > 0 {
             at = self.grow_at;
@@ -112,7 +118,7 @@ impl Conn {
             && outbox.waiting() <= self.datagram.into()
             && !outbox.has_again()
             && self.may_send_data(outbox)
-            && self.pacer.next() <= cx.now;
+            && self.send_at(outbox) <= cx.now;
         if !at_once {
             self.settle(cx, outbox);
         }
@@ -142,7 +148,7 @@ impl Conn {
             self.send_ping(cx, route, path, size.into(), outbox, upper, batch);
             return true;
         }
-        if self.may_send_data(outbox) && self.pacer.next() <= cx.now {
+        if self.may_send_data(outbox) && self.send_at(outbox) <= cx.now {
             self.send_data(cx, route, outbox, upper, batch);
             return true;
         }
