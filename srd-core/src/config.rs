@@ -47,7 +47,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { proportional: 0.25, integral: 0.1, pull: 0.2, additive: 0.15, ramp: 4.0, headroom: 0.99, jitter: 0.25 }
+        Tuning { proportional: 0.15, integral: 0.1, pull: 0.2, additive: 0.15, ramp: 4.0, headroom: 0.995, jitter: 0.1 }
     }
 }
 

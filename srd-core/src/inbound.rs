@@ -139,8 +139,9 @@ impl Inbound {
         self.change(sender, Sender::Until(number.wrapping_add(NEWCOMER)));
     }
 
-    /// A packet of `len` bytes arrived from a sender; `streaming` if messages of it are half delivered.
-    pub(crate) fn heard(&mut self, now: Time, sender: &mut Sender, len: usize, streaming: bool) {
+    /// A packet of `len` bytes arrived from a sender; `streaming` if messages of it are half delivered, `asks` if it has
+    /// more to send and wants to know how fast.
+    pub(crate) fn heard(&mut self, now: Time, sender: &mut Sender, len: usize, streaming: bool, asks: bool) {
         self.roll(now);
         self.bytes += len as u64;
         self.packets += 1;
@@ -151,6 +152,8 @@ impl Inbound {
             self.change(sender, Sender::Silent);
         } else if len >= self.large || *sender == Sender::Streaming {
             self.change(sender, Sender::Until(self.number.wrapping_add(RECENT)));
+        } else if asks {
+            self.change(sender, Sender::Until(self.number.wrapping_add(NEWCOMER)));
         }
     }
 

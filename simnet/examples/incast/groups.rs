@@ -329,6 +329,9 @@ pub(crate) fn trace(setting: &Setting) {
     let n: u32 = std::env::var("N").map_or(48, |v| v.parse().unwrap());
     let step: u64 = std::env::var("STEP").map_or(20, |v| v.parse().unwrap());
     let mut bed = Bed::star(setting, 1, n + 1, 1_000_000);
+    if std::env::var_os("WARM").is_some() {
+        bed.warm(&(1..=n).map(|s| (s, 0)).collect::<Vec<_>>());
+    }
     let data = zeros(100_000_000);
     for s in 1..=n {
         bed.world.post(HostId(s), HostId(0), b"", data.clone());

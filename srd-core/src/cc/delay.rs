@@ -156,7 +156,7 @@ impl Controller for Delay {
         }
         self.share = ack.share;
         if let Some(share) = self.share
-            && self.filling(share) <= self.window
+            && (ack.asked || self.filling(share) <= self.window)
         {
             self.startup = false;
             self.set_level(share, 1.0);

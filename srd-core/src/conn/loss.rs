@@ -54,11 +54,12 @@ impl Conn {
         let (min, max, g) = (cx.config.rto_min, cx.config.rto_max, cx.granularity);
         let (ack_delay, shift) = (self.peer_ack_delay(), self.backoff.min(16));
         let whole = self.rtt.timeout(g);
+        let gap = Span::from_secs_f64(f64::from(self.datagram) / self.cc.rate());
         move |rtt| {
             // Over many paths, what a path knows of itself is old news; and one sample of a peer that was stalled must not
             // let it wait for seconds.
             let own = if rtt.is_sampled() { rtt.timeout(g).clamp(whole, max.max(whole)) } else { whole };
-            let first = (own + ack_delay).max(min);
+            let first = (own + ack_delay).max(min).max(gap);
             (first * (1 << shift)).min(max.max(first))
         }
     }
@@ -224,10 +225,15 @@ impl Conn {
             delivery_rate: lasted.then(|| self.round.bytes as f64 / elapsed.as_secs_f64().max(1e-9)),
             limited: self.round.limited || self.round.was_limited,
             share: self.share,
+            asked: self.asking,
             min_rtt: self.rtt.min(),
             host_delay: self.host_delay(),
         });
 
+        if self.asking {
+            self.asking = false;
+            self.spread(cx);
+        }
         for path in covered.paths.iter() {
             let due = self.paths.detect_lost(path, cx.now, &self.sent, &mut self.lost_scratch);
             self.reorder_at = self.reorder_at.min(due);
@@ -458,7 +464,9 @@ impl Conn {
     /// When the tail probe is due.
     fn tail_probe_at(&self, cx: &Cx<'_>) -> Time {
         let after = self.rtt.srtt() * 2 + cx.granularity + self.peer_ack_delay();
-        self.last_sent_at.max(cx.stall_end) + after
+        // Where many share a link, the queue may grow faster than what is known of it; probes that kept no pace would
+        // double it.
+        (self.last_sent_at.max(cx.stall_end) + after).max(self.pacer.next(Span::ZERO))
     }
 
     /// When [`on_timer`](Self::on_timer) next has something to do.

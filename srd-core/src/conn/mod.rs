@@ -28,7 +28,7 @@ use crate::seq::Seq;
 use crate::stats::Stats;
 use crate::time::{Span, Time};
 use crate::upper::Upper;
-use crate::wire::{DataHeader, DecodeError, Frame, Frames, Hello, Refusal, features, flags};
+use crate::wire::{DataHeader, DecodeError, Frame, Frames, Hello, Refusal, features, flags, is_ping};
 
 use loss::Covered;
 use pacer::Pacer;
@@ -73,6 +73,8 @@ pub(crate) struct Conn {
     pacer: Pacer,
     /// Nothing was to be sent and nothing in flight.
     idle: bool,
+    /// A PING asks for our share of the receiver's link before much is sent.
+    asking: bool,
     in_flight: u64,
     /// When the latest-sent packet that was acknowledged was sent.
     newest_acked_at: Time,
@@ -177,6 +179,7 @@ impl Conn {
             cc: cc::new_controller(config, datagram, remote.share.rate()),
             share: remote.share.rate(),
             idle: true,
+            asking: false,
             in_flight: 0,
             newest_acked_at: Time::ZERO,
             next_scan: Time::ZERO,
@@ -322,7 +325,8 @@ impl Conn {
                 } else {
                     self.acks.refused(header.pn, &refused);
                 }
-                cx.inbound.heard(cx.now, &mut self.sender, frames.len(), self.inbox.has_partials());
+                let asks = is_ping(frames);
+                cx.inbound.heard(cx.now, &mut self.sender, frames.len(), self.inbox.has_partials(), asks);
                 let ack_now = header.flags & flags::ACK_NOW != 0;
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, ack_now);
             }

@@ -65,7 +65,7 @@ enum CopyOf {
 impl Conn {
     /// Whether data waits and may leave as soon as the pacer allows.
     fn may_send_data(&self, outbox: &Outbox) -> bool {
-        if !self.confirmed || !outbox.sendable() || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
+        if !self.confirmed || self.asking || !outbox.sendable() || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             return false;
         }
         if self.backoff >= CONGESTED_TIMEOUTS && self.in_flight > 0 {
@@ -110,7 +110,7 @@ impl Conn {
             if !outbox.is_waiting() {
                 self.idle = true;
             } else if std::mem::take(&mut self.idle) {
-                self.start(cx);
+                self.start(cx, outbox);
             }
         }
         // An answer that fits into one datagram leaves before the conclusions from the last acknowledgement are drawn.
@@ -122,6 +122,8 @@ impl Conn {
         if !at_once {
             self.settle(cx, outbox);
         }
+        // The question may have got lost.
+        self.asking &= self.ping || self.in_flight > 0;
         if self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             // Room for new packets is worth more than the memory of lost ones.
             self.sent.forget(cx.now);
@@ -169,13 +171,23 @@ impl Conn {
     }
 
     /// Sending begins, for the first time or after a pause: what was known of queues is old, and many may begin at once.
-    fn start(&mut self, cx: &Cx<'_>) {
+    fn start(&mut self, cx: &Cx<'_>, outbox: &Outbox) {
         if self.rtt.is_sampled() {
             if cx.now.since(self.last_sent_at) <= self.rtt.srtt() * RESTART_RTTS + cx.granularity {
                 return;
             }
             self.cc.on_restart();
+            if self.share.is_some() && outbox.waiting() > cx.config.initial_window.into() {
+                self.asking = true;
+                self.ping = true;
+                return;
+            }
         }
+        self.spread(cx);
+    }
+
+    /// Many may begin at once at a rate at which each sends rarely: then not all at the same moment.
+    pub(super) fn spread(&mut self, cx: &Cx<'_>) {
         let gap = self.share.map_or(Span::ZERO, |share| Span::from_secs_f64(f64::from(self.datagram) / share));
         if gap > cx.config.target_delay {
             self.pacer.hold(cx.now, gap);
@@ -406,7 +418,9 @@ impl Conn {
             Load::Ping(size) => {
                 write_ping(batch);
                 batch.pad(size.saturating_sub(batch.packet_len() + self.trailer()));
-                set |= flags::ACK_NOW;
+                if !self.asking {
+                    set |= flags::ACK_NOW;
+                }
             }
         }
         if pieces == 0 && load == Load::Data {

@@ -208,6 +208,11 @@ pub(crate) fn write_ping(out: &mut impl Sink) {
     out.put(&[PING]);
 }
 
+/// Whether these frames are a PING and nothing else.
+pub(crate) fn is_ping(frames: &[u8]) -> bool {
+    frames == [PING]
+}
+
 /// Decodes frames one after the other; ends after the first error.
 pub(crate) struct Frames<'a> {
     reader: Reader<'a>,
