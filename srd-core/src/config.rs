@@ -37,8 +37,6 @@ pub struct Tuning {
     pub pull: f64,
     /// Additive increase in packets per round trip and round trip, 0.0..=10.0.
     pub additive: f64,
-    /// Bytes that the window grows by at the start for each byte that is acknowledged, while the share allows, 1.0..=10.0.
-    pub ramp: f64,
     /// Part of this host's link that is given out to those who send to it, 0.0..=1.0.
     pub headroom: f64,
     /// Random part of the gaps between bursts at low rates, 0.0..=1.0.
@@ -47,7 +45,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { proportional: 0.15, integral: 0.1, pull: 0.2, additive: 0.15, ramp: 4.0, headroom: 0.995, jitter: 0.1 }
+        Tuning { proportional: 0.15, integral: 0.1, pull: 0.2, additive: 0.15, headroom: 0.995, jitter: 0.1 }
     }
 }
 

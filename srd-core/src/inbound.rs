@@ -32,7 +32,7 @@ pub(crate) struct Inbound {
     /// Number of the period under way, and when it began.
     number: u32,
     since: Time,
-    /// Bytes and packets of the period under way, and what share of the wire their likes took before.
+    /// Bytes and packets of the period under way, large ones only, and what share of the wire their likes took before.
     bytes: u64,
     packets: u64,
     efficiency: f64,
@@ -143,8 +143,10 @@ impl Inbound {
     /// more to send and wants to know how fast.
     pub(crate) fn heard(&mut self, now: Time, sender: &mut Sender, len: usize, streaming: bool, asks: bool) {
         self.roll(now);
-        self.bytes += len as u64;
-        self.packets += 1;
+        if len >= self.large {
+            self.bytes += len as u64;
+            self.packets += 1;
+        }
         if streaming {
             self.change(sender, Sender::Streaming);
         } else if *sender == Sender::Streaming && len < self.large {

@@ -44,7 +44,6 @@ impl Setting {
             "integral" => config.tuning.integral = number()?,
             "pull" => config.tuning.pull = number()?,
             "additive" => config.tuning.additive = number()?,
-            "ramp" => config.tuning.ramp = number()?,
             "headroom" => config.tuning.headroom = number()?,
             "jitter" => config.tuning.jitter = number()?,
             _ => return Err("no such setting".into()),

@@ -2,8 +2,8 @@
 //! the rate at which packets are delivered ("somewhat similar to BBR", Shalev et al., IEEE Micro 40(6), 2020), and by the
 //! share of its link that the receiver advises.
 //!
-//! Start-up: with a share, W grows fast until it fills that share; without, it doubles per round until the queueing delay
-//! exceeds the target T or delivery stops growing, and leaves with what was *delivered*, not what was sent.
+//! Start-up: with a share, the first acknowledgement ends it, and R is the share; without, W doubles per round until the
+//! queueing delay exceeds the target T or delivery stops growing, and R becomes what was *delivered*, not what was sent.
 //!
 //! After that a proportional-integral controller holds the queue at T/2, once per round: the *remembered* rate moves slowly
 //! with the queue, and follows changes of the share at once; the rate in use departs from it in proportion to the queue,
@@ -25,6 +25,8 @@ const LOSS_CONGESTION: f64 = 0.15;
 const MIN_PACKETS_PER_RTT: f64 = 0.01;
 /// Rounds with a queue above the target that does not fall, after which the share is no longer believed in.
 const STUCK_ROUNDS: u32 = 3;
+/// A share below so much of the last one is followed at once.
+const SHARE_DROP: f64 = 0.8;
 /// Rounds without a queue after which a sender takes more than its share.
 const CALM_ROUNDS: u32 = 8;
 /// The queue that is aimed at, in targets.
@@ -151,13 +153,18 @@ impl Controller for Delay {
             self.recent[0] = q;
             self.recent_len = (self.recent_len + 1).min(4);
         }
+        if let (false, Some(old), Some(new)) = (self.startup, self.share, ack.share)
+            && new < old * SHARE_DROP
+        {
+            // Others have come: they are here already.
+            self.share = ack.share;
+            self.set_level(self.level.min(self.level * new / old), 1.0);
+        }
         if !self.startup {
             return;
         }
         self.share = ack.share;
-        if let Some(share) = self.share
-            && (ack.asked || self.filling(share) <= self.window)
-        {
+        if let Some(share) = self.share {
             self.startup = false;
             self.set_level(share, 1.0);
             return;
@@ -166,9 +173,8 @@ impl Controller for Delay {
         if self.recent_len == 4 && queue > self.target() {
             self.leave_startup();
         } else if ack.limited {
-            let cap = self.filling(self.share.unwrap_or(self.max_rate));
-            let ramp = if self.share.is_some() { self.tuning.ramp } else { 1.0 };
-            self.window = (self.window + ramp * ack.acked as f64).min(cap.max(self.mtu));
+            let cap = self.filling(self.max_rate);
+            self.window = (self.window + ack.acked as f64).min(cap.max(self.mtu));
         }
     }
 
@@ -208,7 +214,7 @@ impl Controller for Delay {
 
         // The receiver's advice: follow its changes at once, and approach it.
         if let (Some(old), Some(new)) = (self.share, round.share) {
-            level *= (new / old).clamp(0.5, 1.25);
+            level *= (new / old).min(1.25);
         }
         self.share = round.share;
         if let Some(share) = self.share {

@@ -22,8 +22,6 @@ pub(crate) struct AckSample {
     pub(crate) limited: bool,
     /// The receiver's advice on the rate, bytes per second.
     pub(crate) share: Option<f64>,
-    /// Whether it answers a sender that asked for the share and waited.
-    pub(crate) asked: bool,
     /// Smallest RTT of the connection.
     pub(crate) min_rtt: Span,
     /// What the hosts add to it.

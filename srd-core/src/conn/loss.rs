@@ -225,7 +225,6 @@ impl Conn {
             delivery_rate: lasted.then(|| self.round.bytes as f64 / elapsed.as_secs_f64().max(1e-9)),
             limited: self.round.limited || self.round.was_limited,
             share: self.share,
-            asked: self.asking,
             min_rtt: self.rtt.min(),
             host_delay: self.host_delay(),
         });
