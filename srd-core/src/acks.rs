@@ -196,6 +196,11 @@ impl Acks {
         self.due
     }
 
+    /// Lets it wait once more.
+    pub(crate) fn postpone(&mut self, now: Time) {
+        self.due = now + self.max_delay;
+    }
+
     /// Whether there is something to acknowledge, due or not.
     pub(crate) fn pending(&self) -> bool {
         self.due != Time::NEVER

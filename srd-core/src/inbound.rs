@@ -118,7 +118,7 @@ impl Inbound {
         }
         // Among many, each sends rarely.
         if let Some(rate) = self.link_rate {
-            let all = u64::from(self.streaming + self.recent.total + self.knocking.total) * 2 * self.large as u64;
+            let all = u64::from(self.senders() + self.knocking.total) * 2 * self.large as u64;
             self.period = self.shortest_period.max(Span::from_secs_f64(all as f64 / rate as f64 / 2.0));
         }
     }
@@ -182,17 +182,22 @@ impl Inbound {
         *sender = new;
     }
 
+    /// How many send.
+    pub(crate) fn senders(&self) -> u32 {
+        self.streaming + self.recent.total
+    }
+
     /// The share of each of those that send.
     pub(crate) fn share(&self) -> Share {
         // Strangers that knock count no more than those that are known, so that they cannot take much from them.
-        let senders = self.streaming + self.recent.total;
+        let senders = self.senders();
         self.among(senders + self.knocking.total.min(senders))
     }
 
     /// The share of one more, if all that knock are let in.
     pub(crate) fn newcomer_share(&mut self, now: Time) -> Share {
         self.roll(now);
-        self.among(self.streaming + self.recent.total + self.knocking.total)
+        self.among(self.senders() + self.knocking.total)
     }
 
     fn among(&self, senders: u32) -> Share {

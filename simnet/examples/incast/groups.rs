@@ -8,7 +8,7 @@ use crate::bed::{Bed, Counts, RATE, Setting, Worst, jain, zeros};
 /// A group of experiments: prints its lines.
 pub(crate) type Group = fn(&Setting);
 
-pub(crate) const ALL: [(&str, Group); 9] = [
+pub(crate) const ALL: [(&str, Group); 10] = [
     ("burst", burst),
     ("paper", paper),
     ("many", many),
@@ -18,6 +18,7 @@ pub(crate) const ALL: [(&str, Group); 9] = [
     ("permutation", permutation),
     ("dead", dead),
     ("trace", trace),
+    ("tracep", trace_permutation),
 ];
 
 fn head(title: &str) {
@@ -322,6 +323,29 @@ fn dead(setting: &Setting) {
             let kind = if dies { "one dies silently" } else { "healthy" };
             line(&format!("  {kind}, buffer {}", bytes(buffer)), &w);
         }
+    }
+}
+
+pub(crate) fn trace_permutation(setting: &Setting) {
+    let mut bed = Bed::racks(setting, 1, 1024, 32, 32, 1_000_000);
+    let pairs = derangement(1024, 1);
+    bed.warm(&pairs);
+    for &(a, b) in &pairs {
+        bed.world.post(HostId(a), HostId(b), b"", zeros(2_000_000));
+    }
+    let core = bed.fabric.core();
+    for i in 0..50 {
+        bed.world.run_for(Span::from_micros(5));
+        let mut q: Vec<u64> = core.iter().map(|&l| bed.queued(l)).collect();
+        q.sort();
+        let mut e: Vec<u64> = bed.fabric.down.clone().iter().map(|&l| bed.queued(l)).collect();
+        e.sort();
+        let mut rates: Vec<f64> = pairs.iter().map(|&(a, b)| bed.world.node(HostId(a)).peer_stats(HostId(b)).rate as f64 / 12.5e9).collect();
+        rates.sort_by(f64::total_cmp);
+        let p = bed.world.node(HostId(pairs[0].0)).peer_stats(HostId(pairs[0].1));
+        let us = |b: u64| b as f64 / 12500.0;
+        println!("{} us core queue med {:.1} p90 {:.1} max {:.1} edge med {:.1} p99 {:.1} max {:.1}; rate p1 {:.3} p10 {:.3} med {:.3} max {:.3} | {:.3} w {} if {} srtt {} min {}", (i+1)*5,
+            us(q[q.len()/2]), us(q[q.len()*9/10]), us(q[q.len()-1]), us(e[512]), us(e[1014]), us(e[1023]), rates[10], rates[102], rates[512], rates[1023], p.rate as f64/12.5e9, p.window, p.in_flight, p.srtt, p.min_rtt);
     }
 }
 

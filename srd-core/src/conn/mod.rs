@@ -97,6 +97,8 @@ pub(crate) struct Conn {
     inbox: Inbox,
     /// The peer's place among those who send to us.
     sender: Sender,
+    /// The peer asks for its share; how many sent when it was last looked at, and how often the answer was put off.
+    asked: Option<(u32, u32)>,
     refused_scratch: Vec<(Seq, Refusal)>,
     /// A PING should go out.
     ping: bool,
@@ -200,6 +202,7 @@ impl Conn {
                 config.max_partial_messages,
             ),
             sender: Sender::Silent,
+            asked: None,
             refused_scratch: Vec::new(),
             ping: false,
             last_heard: cx.now,
@@ -327,6 +330,7 @@ impl Conn {
                 }
                 let asks = is_ping(frames);
                 cx.inbound.heard(cx.now, &mut self.sender, frames.len(), self.inbox.has_partials(), asks);
+                self.asked = asks.then(|| (cx.inbound.senders(), 0));
                 let ack_now = header.flags & flags::ACK_NOW != 0;
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, ack_now);
             }

@@ -28,6 +28,9 @@ pub(super) const PROBE_NUMBERS: u32 = 32;
 /// Round trips without a packet after which sending begins anew.
 const RESTART_RTTS: u64 = 4;
 
+/// How often the answer to a question for a share is put off while the number of senders grows by an eighth and more.
+const MAX_PUT_OFF: u32 = 8;
+
 /// Where packets go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
@@ -161,13 +164,25 @@ impl Conn {
             self.send_ping(cx, route, path, 0, outbox, upper, batch);
             return true;
         }
-        if self.acks.due() <= cx.now {
+        if self.acks.due() <= cx.now && !self.put_off(cx) {
             let path = self.pick(cx, None);
             batch.begin_burst(route.to, route.from, self.paths.get(path).port);
             self.write_ack_packet(cx, upper, self.datagram.into(), batch);
             return true;
         }
         false
+    }
+
+    /// Whether to let an answer to a peer that asks for its share wait, because ever more ask.
+    fn put_off(&mut self, cx: &Cx<'_>) -> bool {
+        let Some((before, times)) = self.asked.take() else { return false };
+        let senders = cx.inbound.senders();
+        let growing = senders > before + before / 8 && times < MAX_PUT_OFF;
+        if growing {
+            self.asked = Some((senders, times + 1));
+            self.acks.postpone(cx.now);
+        }
+        growing
     }
 
     /// Sending begins, for the first time or after a pause: what was known of queues is old, and many may begin at once.
