@@ -27,6 +27,7 @@ pub(crate) struct Path {
     pub(crate) rtt: Rtt,
     /// Its RTT without any queue, as far as known.
     base: Span,
+    last_queue: Span,
     in_flight: u64,
     /// Packets whose fate was unknown when last looked at, in the order sent.
     outstanding: VecDeque<Seq>,
@@ -61,6 +62,7 @@ impl Path {
             state: PathState::Unproven,
             rtt: Rtt::new(config.initial_rtt),
             base: config.initial_rtt,
+            last_queue: Span::ZERO,
             in_flight: 0,
             outstanding: VecDeque::new(),
             next_seq: 0,
@@ -138,6 +140,7 @@ pub(crate) struct RoundSignal {
 #[derive(Debug)]
 pub(crate) struct PathSet {
     paths: Vec<Path>,
+    fresh: VecDeque<(u8, Time)>,
     pool: u16,
     /// Ports that were given up.
     retired: Vec<Retired>,
@@ -185,6 +188,7 @@ impl PathSet {
             .collect();
         PathSet {
             paths,
+            fresh: VecDeque::new(),
             pool: config.path_pool,
             retired: Vec::new(),
             next_revival: Time::ZERO,
@@ -218,9 +222,16 @@ impl PathSet {
         if n == 1 {
             return 0;
         }
+        while let Some((i, at)) = self.fresh.pop_front() {
+            let old = self.paths[usize::from(i)].rtt.min() * 2;
+            if now.since(at) <= old && Some(i) != avoid && self.usable(i, now, patience, sent) {
+                return i;
+            }
+        }
         let mut best: Option<(f64, u8)> = None;
         let mut found = 0;
-        for _ in 0..6 {
+        static D: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+        for _ in 0..12 {
             let i = self.rng.random_range(0..n) as u8;
             if Some(i) == avoid || !self.usable(i, now, patience, sent) {
                 continue;
@@ -230,7 +241,7 @@ impl PathSet {
                 best = Some((score, i));
             }
             found += 1;
-            if found == 2 {
+            if found == D.get_or_init(|| std::env::var("D").ok().and_then(|v| v.parse().ok()).unwrap_or(2)).clone() {
                 break;
             }
         }
@@ -267,7 +278,15 @@ impl PathSet {
     /// Expected delay in seconds beyond that of an idle path: its queue, and its share of what is in flight.
     fn score(&self, index: u8, now: Time, rate: f64) -> f64 {
         let path = &self.paths[usize::from(index)];
-        let queue = path.rtt.srtt() - path.base;
+        let env = |n: &str, d: f64| std::env::var(n).ok().and_then(|v| v.parse().ok()).unwrap_or(d);
+        static E: std::sync::OnceLock<(f64, f64)> = std::sync::OnceLock::new();
+        let (last, w) = *E.get_or_init(|| (env("LAST", 0.0), env("W", 0.0)));
+        let queue = if last > 0.0 { path.last_queue } else { path.rtt.srtt() - path.base };
+        if w > 0.0 {
+            let age = now.since(path.last_sample_at).as_nanos() / (8 * path.rtt.srtt().as_nanos() + 1);
+            let queue = queue.as_secs_f64() / (1.0 + age as f64);
+            return queue + path.in_flight as f64 * w / rate;
+        }
         // An old estimate says little; forget it, so that a path that recovered is found again.
         let age = now.since(path.last_sample_at).as_nanos() / (8 * path.rtt.srtt().as_nanos() + 1);
         let queue = queue.as_secs_f64() / (1.0 + age as f64);
@@ -327,16 +346,26 @@ impl PathSet {
     }
 
     /// An RTT sample of a packet on the path, `least` being the smallest RTT of all paths. Returns the queueing delay in it.
-    pub(crate) fn on_rtt(&mut self, now: Time, s: &Sent, rtt: Span, large: bool, least: Span) -> Span {
+    pub(crate) fn on_rtt(&mut self, now: Time, s: &Sent, rtt: Span, large: bool, longer: Span, least: Span) -> Span {
         let path = &mut self.paths[usize::from(s.path)];
         if path.life != s.path_life {
             return Span::ZERO;
         }
-        path.rtt.sample(now, rtt, large);
+        path.rtt.sample(now, rtt, large, longer);
         path.last_sample_at = now;
         // The few samples of a young path may all have met the same queue.
         path.base = if path.rtt.samples() < KNOWN_SAMPLES { least } else { path.rtt.min() };
         let queue = rtt - path.base;
+        path.last_queue = queue;
+        static THR: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
+        let thr = *THR.get_or_init(|| std::env::var("THR").ok().and_then(|v| v.parse().ok()).unwrap_or(-1.0));
+        if queue.as_micros_f64() <= thr && path.state == PathState::Good {
+            self.fresh.push_back((s.path, now));
+            if self.fresh.len() > self.paths.len() {
+                self.fresh.pop_front();
+            }
+        }
+        let path = &mut self.paths[usize::from(s.path)];
         path.round_queue = Some(path.round_queue.map_or(queue, |q| q.min(queue)));
         queue
     }

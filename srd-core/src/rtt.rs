@@ -20,11 +20,15 @@ impl Rtt {
         Rtt { srtt: initial, var: initial / 2, samples: 0, min: WindowedMin::default(), large: false }
     }
 
-    /// A sample of a packet that is `large` or not.
-    pub(crate) fn sample(&mut self, now: Time, rtt: Span, large: bool) {
+    /// A sample of a packet that is `large` or not; large ones take at most `longer` on their way.
+    pub(crate) fn sample(&mut self, now: Time, rtt: Span, large: bool, longer: Span) {
         if large && !self.large {
             self.large = true;
+            let bound = self.min.get().map(|min| min + longer);
             self.min = WindowedMin::default();
+            if let Some(bound) = bound {
+                self.min.sample(now, bound);
+            }
         }
         if large == self.large {
             self.min.sample(now, rtt);

@@ -96,9 +96,10 @@ impl Conn {
                 // [ACK-7]
                 let rtt = at.since(s.at) - residence;
                 let large = u32::from(s.bytes) * 2 >= u32::from(self.datagram);
-                self.host.sample(cx.now, cx.now.since(s.at) - rtt, false);
-                self.rtt.sample(cx.now, rtt, large);
-                let queue = self.paths.on_rtt(cx.now, &s, rtt, large, self.rtt.min());
+                let longer = cx.config.target_delay;
+                self.host.sample(cx.now, cx.now.since(s.at) - rtt, false, Span::ZERO);
+                self.rtt.sample(cx.now, rtt, large, longer);
+                let queue = self.paths.on_rtt(cx.now, &s, rtt, large, longer, self.rtt.min());
                 self.round.recent_queue.rotate_right(1);
                 self.round.recent_queue[0] = queue;
                 self.round.samples += 1;

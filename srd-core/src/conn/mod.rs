@@ -328,10 +328,10 @@ impl Conn {
                 } else {
                     self.acks.refused(header.pn, &refused);
                 }
-                let asks = is_ping(frames);
+                let ack_now = header.flags & flags::ACK_NOW != 0;
+                let asks = is_ping(frames) && !ack_now;
                 cx.inbound.heard(cx.now, &mut self.sender, frames.len(), self.inbox.has_partials(), asks);
                 self.asked = asks.then(|| (cx.inbound.senders(), 0));
-                let ack_now = header.flags & flags::ACK_NOW != 0;
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, ack_now);
             }
             Err(fault) => fault.count(cx.stats),
