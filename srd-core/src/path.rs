@@ -27,7 +27,6 @@ pub(crate) struct Path {
     pub(crate) rtt: Rtt,
     /// Its RTT without any queue, as far as known.
     base: Span,
-    last_queue: Span,
     in_flight: u64,
     /// Packets whose fate was unknown when last looked at, in the order sent.
     outstanding: VecDeque<Seq>,
@@ -62,7 +61,6 @@ impl Path {
             state: PathState::Unproven,
             rtt: Rtt::new(config.initial_rtt),
             base: config.initial_rtt,
-            last_queue: Span::ZERO,
             in_flight: 0,
             outstanding: VecDeque::new(),
             next_seq: 0,
@@ -140,7 +138,9 @@ pub(crate) struct RoundSignal {
 #[derive(Debug)]
 pub(crate) struct PathSet {
     paths: Vec<Path>,
+    /// Paths whose last packet met a queue of no more than `fast`, and when that was known, oldest first.
     fresh: VecDeque<(u8, Time)>,
+    fast: Span,
     pool: u16,
     /// Ports that were given up.
     retired: Vec<Retired>,
@@ -170,6 +170,8 @@ struct Retired {
 const QUARANTINE: Span = Span::from_secs(1);
 /// Retired ports are tried again at most this often, so that a spine that is still dead costs little.
 const REVIVAL_PAUSE: Span = Span::from_millis(20);
+/// Paths that are remembered as fast.
+const MAX_FRESH: u8 = 64;
 /// Samples after which a path's own smallest RTT is believed to be without a queue.
 const KNOWN_SAMPLES: u32 = 32;
 /// Bursts on an unproven path have at most so many packets.
@@ -189,6 +191,7 @@ impl PathSet {
         PathSet {
             paths,
             fresh: VecDeque::new(),
+            fast: config.target_delay * 2,
             pool: config.path_pool,
             retired: Vec::new(),
             next_revival: Time::ZERO,
@@ -215,7 +218,7 @@ impl PathSet {
         std::mem::take(&mut self.replaced)
     }
 
-    /// A path for the next burst: the better of two random usable ones, by expected delay. `avoid` is the path that lost
+    /// A path for the next burst: one that was fast just now, else the better of two random usable ones, by expected delay. `avoid` is the path that lost
     /// what is to be sent. If no path looks usable, the one that was silent for the shortest time.
     pub(crate) fn pick(&mut self, now: Time, rate: f64, avoid: Option<u8>, patience: Span, sent: &SentPackets) -> u8 {
         let n = self.paths.len();
@@ -223,15 +226,14 @@ impl PathSet {
             return 0;
         }
         while let Some((i, at)) = self.fresh.pop_front() {
-            let old = self.paths[usize::from(i)].rtt.min() * 2;
-            if now.since(at) <= old && Some(i) != avoid && self.usable(i, now, patience, sent) {
+            let recent = now.since(at) <= self.paths[usize::from(i)].rtt.min() * 2;
+            if recent && Some(i) != avoid && self.usable(i, now, patience, sent) {
                 return i;
             }
         }
         let mut best: Option<(f64, u8)> = None;
         let mut found = 0;
-        static D: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
-        for _ in 0..12 {
+        for _ in 0..6 {
             let i = self.rng.random_range(0..n) as u8;
             if Some(i) == avoid || !self.usable(i, now, patience, sent) {
                 continue;
@@ -241,7 +243,7 @@ impl PathSet {
                 best = Some((score, i));
             }
             found += 1;
-            if found == D.get_or_init(|| std::env::var("D").ok().and_then(|v| v.parse().ok()).unwrap_or(2)).clone() {
+            if found == 2 {
                 break;
             }
         }
@@ -278,15 +280,7 @@ impl PathSet {
     /// Expected delay in seconds beyond that of an idle path: its queue, and its share of what is in flight.
     fn score(&self, index: u8, now: Time, rate: f64) -> f64 {
         let path = &self.paths[usize::from(index)];
-        let env = |n: &str, d: f64| std::env::var(n).ok().and_then(|v| v.parse().ok()).unwrap_or(d);
-        static E: std::sync::OnceLock<(f64, f64)> = std::sync::OnceLock::new();
-        let (last, w) = *E.get_or_init(|| (env("LAST", 0.0), env("W", 0.0)));
-        let queue = if last > 0.0 { path.last_queue } else { path.rtt.srtt() - path.base };
-        if w > 0.0 {
-            let age = now.since(path.last_sample_at).as_nanos() / (8 * path.rtt.srtt().as_nanos() + 1);
-            let queue = queue.as_secs_f64() / (1.0 + age as f64);
-            return queue + path.in_flight as f64 * w / rate;
-        }
+        let queue = path.rtt.srtt() - path.base;
         // An old estimate says little; forget it, so that a path that recovered is found again.
         let age = now.since(path.last_sample_at).as_nanos() / (8 * path.rtt.srtt().as_nanos() + 1);
         let queue = queue.as_secs_f64() / (1.0 + age as f64);
@@ -356,14 +350,12 @@ impl PathSet {
         // The few samples of a young path may all have met the same queue.
         path.base = if path.rtt.samples() < KNOWN_SAMPLES { least } else { path.rtt.min() };
         let queue = rtt - path.base;
-        path.last_queue = queue;
-        static THR: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
-        let thr = *THR.get_or_init(|| std::env::var("THR").ok().and_then(|v| v.parse().ok()).unwrap_or(-1.0));
-        if queue.as_micros_f64() <= thr && path.state == PathState::Good {
-            self.fresh.push_back((s.path, now));
-            if self.fresh.len() > self.paths.len() {
+        // What was fast just now will be fast again.
+        if queue <= self.fast && path.state == PathState::Good {
+            if self.fresh.len() == usize::from(MAX_FRESH) {
                 self.fresh.pop_front();
             }
+            self.fresh.push_back((s.path, now));
         }
         let path = &mut self.paths[usize::from(s.path)];
         path.round_queue = Some(path.round_queue.map_or(queue, |q| q.min(queue)));

@@ -34,8 +34,6 @@ const SETPOINT: f64 = 0.5;
 /// Rate limit where the link's rate is not known: 400 Gbit/s in bytes per second.
 const MAX_RATE: f64 = 50e9;
 
-#[allow(non_snake_case)]
-fn MDF() -> f64 { static E: std::sync::OnceLock<f64> = std::sync::OnceLock::new(); *E.get_or_init(|| std::env::var("MDF").ok().and_then(|v| v.parse().ok()).unwrap_or(0.5)) }
 #[derive(Debug)]
 pub(super) struct Delay {
     tuning: Tuning,
@@ -234,7 +232,7 @@ impl Controller for Delay {
             let mut factor =
                 if fair { 1.0 } else { 1.0 - t.integral * step * (queue - SETPOINT).clamp(0.0, 1.0) };
             if self.stuck_rounds >= if fair { STUCK_ROUNDS } else { 1 } {
-                factor = factor.min((1.0 - 0.8 * (1.0 - 1.0 / queue)).max(if fair { MDF() } else { 0.5 }));
+                factor = factor.min((1.0 - 0.8 * (1.0 - 1.0 / queue)).max(0.5));
             }
             if congested_loss {
                 factor = factor.min(0.7);
