@@ -515,6 +515,11 @@ impl PathSet {
         }
     }
 
+    /// What looked like a queue is a longer way.
+    pub(crate) fn forget_min(&mut self) {
+        self.paths.iter_mut().for_each(|p| p.rtt.forget_min());
+    }
+
     /// When the next suspect path wants a probe.
     pub(crate) fn next_probe(&self) -> Time {
         self.next_probe

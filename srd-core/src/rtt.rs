@@ -43,6 +43,11 @@ impl Rtt {
         self.srtt = Span::from_nanos((7 * self.srtt.as_nanos() + rtt.as_nanos()) / 8);
     }
 
+    /// The route is another one: its smallest RTT is yet to be seen.
+    pub(crate) fn forget_min(&mut self) {
+        self.min = WindowedMin::default();
+    }
+
     pub(crate) fn is_sampled(&self) -> bool {
         self.samples > 0
     }

@@ -21,8 +21,8 @@ const BW_ROUNDS: usize = 8;
 const FULL_ROUNDS: u32 = 3;
 /// Loss share of a round that counts as congestion: far above random loss, far below what a full queue drops.
 const LOSS_CONGESTION: f64 = 0.15;
-/// Smallest rate: this share of a packet per base RTT (1,000-way incast needs less than one packet per RTT).
-const MIN_PACKETS_PER_RTT: f64 = 0.01;
+/// Smallest rate: this share of a packet per base RTT (1,000 senders of jumbo frames to one link get 0.006).
+const MIN_PACKETS_PER_RTT: f64 = 0.001;
 /// Rounds with a queue above the target that does not fall, after which the share is no longer believed in.
 const STUCK_ROUNDS: u32 = 3;
 /// A share below so much of the last one is followed at once.

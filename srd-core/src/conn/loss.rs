@@ -1,7 +1,7 @@
 //! Acknowledgements, loss, and the timers that guard them.
 
 use super::send::PROBE_NUMBERS;
-use super::{Conn, Cx, Fault, Round, TailProbe};
+use super::{Conn, Cx, Fault, Round, Standing, TailProbe};
 use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
 use crate::path::PathBits;
@@ -26,6 +26,9 @@ const PROBES_PER_TIMEOUT: u32 = 2;
 pub(super) const CONGESTED_TIMEOUTS: u32 = 2;
 /// Packets that are given up at once when a probe needs a number and the window is used up.
 const GIVEN_UP: u32 = 8;
+/// A queue that stands for so many rounds while our rate falls to this part is none: the route has become longer.
+const STANDING_ROUNDS: u32 = 8;
+const STANDING_FALL: f64 = 4.0;
 /// How long packets that were declared lost are remembered, in retransmission timeouts: until then a late
 /// acknowledgement shows that they were not.
 const LOST_MEMORY: u64 = 4;
@@ -245,7 +248,7 @@ impl Conn {
         }
         self.forget(cx);
         if covered.round_over && elapsed >= self.rtt.srtt().max(cx.config.target_delay) {
-            self.end_round(at);
+            self.end_round(cx, at);
         }
     }
 
@@ -287,7 +290,26 @@ impl Conn {
         }
     }
 
-    fn end_round(&mut self, at: Time) {
+    /// A longer route looks like a queue, but for one thing: it stays however little is sent.
+    fn look_for_longer_route(&mut self, cx: &Cx<'_>, queue: Span) {
+        let rate = self.cc.rate();
+        self.standing = match self.standing {
+            _ if queue <= cx.config.target_delay => None,
+            Some(s) if queue >= s.queue * 3 / 4 => {
+                if s.rounds >= STANDING_ROUNDS && rate * STANDING_FALL <= s.rate {
+                    self.rtt.forget_min();
+                    self.paths.forget_min();
+                    self.cc.on_restart();
+                    None
+                } else {
+                    Some(Standing { rounds: s.rounds + 1, rate: s.rate.max(rate), ..s })
+                }
+            }
+            _ => Some(Standing { rounds: 1, queue, rate }),
+        };
+    }
+
+    fn end_round(&mut self, cx: &Cx<'_>, at: Time) {
         let host_delay = self.host_delay();
         let signal = self.paths.end_round();
         let round = &mut self.round;
@@ -306,6 +328,7 @@ impl Conn {
             length: at.since(round.start),
         });
         let was_limited = round.limited;
+        let queue = queue_delay.unwrap_or(Span::ZERO);
         *round = Round {
             end: self.sent.next(),
             start: at,
@@ -313,6 +336,7 @@ impl Conn {
             recent_queue: round.recent_queue,
             ..Round::default()
         };
+        self.look_for_longer_route(cx, queue);
     }
 
     fn declare_lost(&mut self, cx: &mut Cx<'_>, cause: LossCause, outbox: &mut Outbox) {

@@ -81,6 +81,7 @@ pub(crate) struct Conn {
     /// When to look for overdue packets again.
     next_scan: Time,
     round: Round,
+    standing: Option<Standing>,
     /// The path that lost what waits to be sent again.
     lost_on: Option<u8>,
     last_sent_at: Time,
@@ -108,6 +109,15 @@ pub(crate) struct Conn {
     waiting_since: Option<Time>,
     /// When a message was last sent or received.
     pub(crate) last_used: Time,
+}
+
+/// A queue that does not fall however little we send.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    rounds: u32,
+    /// The queue and our rate when it was first seen.
+    queue: Span,
+    rate: f64,
 }
 
 /// About a round trip's worth of acknowledgements.
@@ -186,6 +196,7 @@ impl Conn {
             newest_acked_at: Time::ZERO,
             next_scan: Time::ZERO,
             round: Round { end: local.first_pn, start: cx.now, ..Round::default() },
+            standing: None,
             lost_on: None,
             last_sent_at: cx.now,
             backoff: 0,
