@@ -188,6 +188,7 @@ impl Inbound {
     }
 
     /// The share of each of those that send.
+    // [CC-4]
     pub(crate) fn share(&self) -> Share {
         // Strangers that knock count no more than those that are known, so that they cannot take much from them.
         let senders = self.senders();
@@ -203,5 +204,118 @@ impl Inbound {
     fn among(&self, senders: u32) -> Share {
         let rate = self.link_rate.map(|r| r as f64 * self.efficiency * self.headroom / f64::from(senders.max(1)));
         rate.map_or(Share::default(), Share::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    const LINK: u64 = 12_500_000_000;
+
+    fn inbound(link_rate: Option<u64>) -> Inbound {
+        let config = Config { link_rate, ..Config::fabric() };
+        Inbound::new(&config.check().expect("valid"), Time::ZERO)
+    }
+
+    fn at(us: u64) -> Time {
+        Time::ZERO + Span::from_micros(us)
+    }
+
+    /// The share in parts of the link, to one decimal place.
+    fn parts(share: Share) -> f64 {
+        (LINK as f64 / share.rate().expect("advice") * 10.0).round() / 10.0
+    }
+
+    #[test]
+    fn share_is_that_of_those_in_the_middle_of_messages() {
+        let mut inbound = inbound(Some(LINK));
+        let mut senders = [Sender::default(); 48];
+        for (i, sender) in senders.iter_mut().enumerate() {
+            inbound.heard(at(1), sender, 8900, true, false);
+            inbound.heard(at(1), sender, 8900, true, false);
+            assert_eq!(inbound.share(), inbound.among(i as u32 + 1));
+        }
+        // They count however rarely they send, until their messages end.
+        inbound.heard(at(10_000), &mut senders[0], 8900, true, false);
+        assert_eq!(inbound.senders(), 48);
+        inbound.heard(at(10_000), &mut senders[0], 100, false, false);
+        assert_eq!(inbound.senders(), 47);
+        inbound.left(&mut senders[1]);
+        inbound.left(&mut senders[1]);
+        assert_eq!(inbound.senders(), 46);
+    }
+
+    #[test]
+    fn senders_of_short_messages_do_not_count_and_those_of_large_packets_for_a_while() {
+        let mut inbound = inbound(Some(LINK));
+        let (mut chatty, mut bulky) = (Sender::default(), Sender::default());
+        inbound.heard(at(0), &mut chatty, 64, false, false);
+        assert_eq!(inbound.senders(), 0);
+        inbound.heard(at(0), &mut bulky, 8900, false, false);
+        assert_eq!(inbound.senders(), 1);
+        inbound.heard(at(15), &mut chatty, 64, false, false);
+        assert_eq!(inbound.senders(), 1);
+        inbound.heard(at(31), &mut chatty, 64, false, false);
+        assert_eq!(inbound.senders(), 0, "after three periods of 10 us");
+        inbound.heard(at(32), &mut bulky, 8900, false, false);
+        assert_eq!(inbound.senders(), 1);
+    }
+
+    #[test]
+    fn newcomers_hear_of_each_other_before_any_of_them_sends() {
+        let mut inbound = inbound(Some(LINK));
+        for _ in 0..10 {
+            inbound.knocked(at(0));
+        }
+        assert_eq!(parts(inbound.newcomer_share(at(1))), 10.1);
+        let mut senders = [Sender::default(); 10];
+        for sender in &mut senders {
+            inbound.admitted(at(8), sender);
+            assert_eq!(parts(inbound.newcomer_share(at(8))), 10.1, "each counts once");
+        }
+        assert_eq!(inbound.senders(), 10);
+        // Without a word they are forgotten.
+        assert_eq!(inbound.newcomer_share(at(10_000)), inbound.among(0));
+    }
+
+    #[test]
+    fn strangers_cannot_take_more_than_half_of_a_share() {
+        let mut inbound = inbound(Some(LINK));
+        let mut sender = Sender::default();
+        inbound.heard(at(0), &mut sender, 8900, true, false);
+        for _ in 0..10_000 {
+            inbound.knocked(at(0));
+        }
+        assert_eq!(parts(inbound.share()), 2.0);
+    }
+
+    #[test]
+    fn no_advice_without_a_known_rate() {
+        let mut inbound = inbound(None);
+        let mut sender = Sender::default();
+        inbound.heard(at(0), &mut sender, 8900, true, false);
+        assert_eq!((inbound.share().rate(), inbound.newcomer_share(at(1)).rate()), (None, None));
+    }
+
+    #[test]
+    fn counts_survive_any_order_of_events() {
+        let mut inbound = inbound(Some(LINK));
+        let mut senders = [Sender::default(); 7];
+        let mut x = 1u64;
+        for step in 0..100_000u64 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let now = at(step * 3 + (x >> 60) * 7);
+            let sender = &mut senders[(x >> 33) as usize % 7];
+            match (x >> 40) % 5 {
+                0 => inbound.heard(now, sender, 8900, true, false),
+                1 => inbound.heard(now, sender, 8900, false, false),
+                2 => inbound.heard(now, sender, 1, false, true),
+                3 => inbound.admitted(now, sender),
+                _ => inbound.left(sender),
+            }
+            assert!(inbound.senders() <= 7, "{} of 7 senders", inbound.senders());
+        }
     }
 }

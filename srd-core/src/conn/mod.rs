@@ -340,6 +340,7 @@ impl Conn {
                     self.acks.refused(header.pn, &refused);
                 }
                 let ack_now = header.flags & flags::ACK_NOW != 0;
+                // [CC-5]
                 let asks = is_ping(frames) && !ack_now;
                 cx.inbound.heard(cx.now, &mut self.sender, frames.len(), self.inbox.has_partials(), asks);
                 self.asked = asks.then(|| (cx.inbound.senders(), 0));
