@@ -152,7 +152,7 @@ impl PathReport {
 }
 
 /// An empty table in the style of all tables of this command.
-fn table() -> Table {
+pub(crate) fn table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(comfy_table::ContentArrangement::Disabled);
     table

@@ -41,6 +41,36 @@ pub struct RxMeta {
     pub at: Time,
 }
 
+impl<D: Driver + ?Sized> Driver for Box<D> {
+    fn now(&mut self) -> Time {
+        (**self).now()
+    }
+
+    fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> io::Result<usize> {
+        (**self).recv(sink)
+    }
+
+    fn send(&mut self, batch: &TxBatch, mem: &dyn Gather) -> io::Result<()> {
+        (**self).send(batch, mem)
+    }
+
+    fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
+        (**self).wait(until)
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        (**self).local_addr()
+    }
+
+    fn source_ports(&self) -> u16 {
+        (**self).source_ports()
+    }
+
+    fn max_datagram(&mut self, to: SocketAddr) -> u16 {
+        (**self).max_datagram(to)
+    }
+}
+
 /// A driver: see the module documentation. All calls come from one thread.
 pub trait Driver {
     /// The driver's monotonic clock.

@@ -28,7 +28,8 @@ use crate::upper::{Failure, MAX_HEADER, Token, Upper};
 use crate::wire::{Accept, Close, Closed, DecodeError, Hello, Init, Packet, Retry, Unknown, decode_packet, features};
 
 /// A peer of an endpoint; connections to it come and go underneath. One that the application asked for stays valid as long
-/// as the endpoint; one that came by itself may be forgotten when it has no connection and its place is needed.
+/// as the endpoint, or until it is [released](Endpoint::release); one that came by itself may be forgotten when it has no
+/// connection and its place is needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerId(pub u32);
 
@@ -37,7 +38,7 @@ impl PeerId {
         PeerId(slot as u32 | generation << INDEX_BITS)
     }
 
-    fn slot(self) -> usize {
+    pub(crate) fn slot(self) -> usize {
         (self.0 & ((1 << INDEX_BITS) - 1)) as usize
     }
 
@@ -141,7 +142,7 @@ pub struct Endpoint {
 
 /// Events that nobody has fetched; older ones are forgotten, since messages tell the story anyway.
 const MAX_EVENTS: usize = 1024;
-/// Peers looked at to find one to forget.
+/// Peers looked at to find one to forget for a stranger.
 const FORGET_SEARCH: usize = 64;
 /// The low bits of a connection id are the peer's index, the rest is secret.
 const INDEX_BITS: u32 = 20;
@@ -222,12 +223,20 @@ impl Endpoint {
         let addr = canonical(addr);
         let slot = match self.by_addr.get(&addr) {
             Some(&slot) => slot,
-            None => self.add_peer(addr)?,
+            None => self.add_peer(addr, usize::MAX)?,
         };
         self.peers[slot].held = true;
         let id = self.peers[slot].id;
         self.set_link_datagram(id, max_datagram);
         Some(id)
+    }
+
+    /// The application holds the peer's id no more: once it has nothing under way, its place in the table may go to
+    /// another peer.
+    pub fn release(&mut self, peer: PeerId) {
+        if let Some(p) = self.peers.get_mut(peer.slot()).filter(|p| p.id == peer) {
+            p.held = false;
+        }
     }
 
     /// Tells what the driver says of the first hop to a peer, in bytes of UDP payload.
@@ -242,7 +251,7 @@ impl Endpoint {
         self.new_peers.pop_front()
     }
 
-    fn add_peer(&mut self, addr: SocketAddr) -> Option<usize> {
+    fn add_peer(&mut self, addr: SocketAddr, search: usize) -> Option<usize> {
         let link_datagram = self.config.max_datagram;
         let slot = self.peers.len();
         if slot < self.config.max_peers as usize {
@@ -251,7 +260,7 @@ impl Endpoint {
             self.by_addr.insert(addr, slot);
             return Some(slot);
         }
-        let slot = self.find_forgettable()?;
+        let slot = self.find_forgettable(search)?;
         let id = self.peers[slot].id.successor();
         let old = std::mem::replace(&mut self.peers[slot], Peer::new(id, addr, link_datagram));
         self.by_addr.remove(&old.addr);
@@ -259,9 +268,9 @@ impl Endpoint {
         Some(slot)
     }
 
-    /// A peer that the application never asked for and that has nothing under way. Looks at a bounded number.
-    fn find_forgettable(&mut self) -> Option<usize> {
-        for _ in 0..FORGET_SEARCH.min(self.peers.len()) {
+    /// A peer that the application does not hold and that has nothing under way. Looks at `search` of them.
+    fn find_forgettable(&mut self, search: usize) -> Option<usize> {
+        for _ in 0..search.min(self.peers.len()) {
             self.forget_at = (self.forget_at + 1) % self.peers.len();
             let peer = &self.peers[self.forget_at];
             if !peer.held && peer.is_idle() {
@@ -310,9 +319,9 @@ impl Endpoint {
         let withdrawn = p.outbox.withdraw(which);
         self.stats.messages_failed += u64::from(withdrawn);
         if withdrawn > 0 {
-            // [REL-14]
+            let end = p.outbox.next_id();
             if let State::Open { conn, .. } = &mut p.state {
-                conn.request_ping();
+                conn.withdrew(end);
             }
             self.make_ready(slot);
         }
@@ -469,7 +478,7 @@ impl Endpoint {
             return;
         }
         // [HS-6]
-        let Some(index) = known.or_else(|| self.add_peer(addr)) else {
+        let Some(index) = known.or_else(|| self.add_peer(addr, FORGET_SEARCH)) else {
             self.stats.rx_refused += 1;
             return;
         };

@@ -58,12 +58,22 @@ impl<D: Driver, U: Upper> Engine<D, U> {
     /// # Errors
     /// What the driver reports as fatal.
     pub fn turn_with(&mut self, work: impl FnOnce(&mut Endpoint, &mut U, &mut D, Time)) -> io::Result<bool> {
-        let Engine { endpoint, driver, upper, now: began, batch } = self;
-        let mut now = driver.now();
+        let received = self.receive_with(work)?;
+        Ok(self.transmit()? || received)
+    }
+
+    /// The first half of a turn: receives, runs timers, does `work`. For those who answer outside of the loop; a
+    /// [`transmit`](Self::transmit) must follow soon, since acknowledgements wait for it.
+    ///
+    /// # Errors
+    /// What the driver reports as fatal.
+    pub fn receive_with(&mut self, work: impl FnOnce(&mut Endpoint, &mut U, &mut D, Time)) -> io::Result<bool> {
+        let Engine { endpoint, driver, upper, now: began, .. } = self;
+        let now = driver.now();
         *began = now;
         let mut receive =
             |endpoint: &mut Endpoint| driver.recv(&mut |meta, bytes| endpoint.handle_datagram(now, meta, bytes, upper));
-        let mut moved = receive(endpoint)? > 0;
+        let moved = receive(endpoint)? > 0;
         if let Some(due) = endpoint.poll_timeout()
             && due <= now
         {
@@ -81,18 +91,28 @@ impl<D: Driver, U: Upper> Engine<D, U> {
             }
         }
         work(endpoint, upper, driver, now);
+        Ok(moved)
+    }
+
+    /// The second half of a turn: sends a bounded number of batches, the first as of [`now`](Self::now). Returns whether
+    /// there was anything to send.
+    ///
+    /// # Errors
+    /// What the driver reports as fatal.
+    pub fn transmit(&mut self) -> io::Result<bool> {
+        let Engine { endpoint, driver, upper, now, batch } = self;
+        let mut now = *now;
         for i in 0..SENDS_PER_TURN {
             if i > 0 {
                 now = driver.now();
             }
             if !endpoint.poll_transmit(now, upper, batch) {
-                break;
+                return Ok(i > 0);
             }
             driver.send(batch, upper)?;
             batch.clear();
-            moved = true;
         }
-        Ok(moved)
+        Ok(true)
     }
 
     /// Sleeps (or spins, as the driver does) until something arrives, the next deadline, or `limit`.

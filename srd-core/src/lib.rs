@@ -4,6 +4,7 @@
 mod acks;
 mod batch;
 mod blocks;
+pub mod card;
 mod cc;
 mod config;
 mod conn;
@@ -34,7 +35,7 @@ pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DAT
 pub use driver::{Driver, Ecn, RxMeta, SourcePort};
 pub use endpoint::{Endpoint, Event, Outbound, PeerId, RnrRetry, SendError};
 pub use engine::Engine;
-pub use faulty::{FaultCounts, Faults, Faulty, Share};
+pub use faulty::{BlackHole, FaultCounts, FaultPlan, Faults, Faulty, Share, Way, Where};
 pub use mailbox::{Mailbox, Received};
 pub use stats::{PathState, PathStats, PeerStats, Stats};
 pub use time::{Span, Time};

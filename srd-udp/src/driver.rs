@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::Socket;
@@ -104,6 +104,14 @@ impl UdpDriver {
             fine_timers: false,
             stats,
         })
+    }
+
+    /// A descriptor that polls as readable when something has arrived, for loops that sleep without holding the driver.
+    ///
+    /// # Errors
+    /// The process has no more descriptors.
+    pub fn readiness(&self) -> io::Result<OwnedFd> {
+        self.main.as_fd().try_clone_to_owned()
     }
 
     /// A handle by which other threads end [`wait`](Driver::wait).

@@ -103,6 +103,9 @@ pub(crate) struct Conn {
     refused_scratch: Vec<(Seq, Refusal)>,
     /// A PING should go out.
     ping: bool,
+    /// Messages before this id were withdrawn, and the receiver has not been told yet: a packet with a floor that is as far
+    /// does so.
+    withdrawn: Option<Seq>,
 
     pub(crate) last_heard: Time,
     /// Since when we have been waiting for any sign of the peer.
@@ -216,6 +219,7 @@ impl Conn {
             asked: None,
             refused_scratch: Vec::new(),
             ping: false,
+            withdrawn: None,
             last_heard: cx.now,
             waiting_since: None,
             last_used: cx.now,
@@ -245,6 +249,17 @@ impl Conn {
     /// Sends a PING as soon as possible.
     pub(crate) fn request_ping(&mut self) {
         self.ping = true;
+    }
+
+    /// Messages were withdrawn, the last of them before id `end`.
+    // [REL-14]
+    pub(crate) fn withdrew(&mut self, end: Seq) {
+        self.withdrawn = Some(end);
+    }
+
+    /// Whether the floor has passed what was withdrawn, and the receiver should hear of it.
+    fn owes_floor(&self, outbox: &Outbox) -> bool {
+        self.withdrawn.is_some_and(|end| !outbox.floor().is_before(end))
     }
 
     /// Whether neither side has anything under way.

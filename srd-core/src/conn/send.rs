@@ -87,7 +87,7 @@ impl Conn {
 
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
     pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
-        if matches!(self.tail_probe, TailProbe::Due(_)) || self.ping {
+        if matches!(self.tail_probe, TailProbe::Due(_)) || self.ping || self.owes_floor(outbox) {
             return cx.now;
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
@@ -158,7 +158,7 @@ impl Conn {
             return true;
         }
         self.round.limited |= outbox.is_waiting();
-        if self.ping {
+        if self.ping || self.owes_floor(outbox) {
             self.ping = false;
             let path = self.pick(cx, None);
             self.send_ping(cx, route, path, 0, outbox, upper, batch);
@@ -213,6 +213,7 @@ impl Conn {
     fn wants_probe(&self, cx: &Cx<'_>, outbox: &Outbox) -> bool {
         matches!(self.tail_probe, TailProbe::Due(_))
             || self.ping
+            || self.owes_floor(outbox)
             || self.paths.next_probe() <= cx.now
             || (self.grow_at <= cx.now && outbox.live() > 0)
     }
@@ -359,6 +360,7 @@ impl Conn {
             write_ping(batch);
         } else {
             cx.stats.retransmits += 1;
+            cx.stats.retransmit_bytes += batch.packet_len() as u64;
         }
         self.finish_packet(cx, path, pieces, flags::ACK_NOW, CopyOf::Probe, upper, batch);
     }
@@ -367,7 +369,10 @@ impl Conn {
         if self.checksum { CHECKSUM_LEN } else { 0 }
     }
 
-    fn write_header(&self, route: Route, outbox: &Outbox, path: u8, batch: &mut TxBatch) {
+    fn write_header(&mut self, route: Route, outbox: &Outbox, path: u8, batch: &mut TxBatch) {
+        if self.owes_floor(outbox) {
+            self.withdrawn = None;
+        }
         let pn = self.sent.next();
         let header = DataHeader {
             flags: if self.checksum { flags::CHECKSUM } else { 0 },
@@ -441,8 +446,11 @@ impl Conn {
         if pieces == 0 && load == Load::Data {
             write_ping(batch);
         }
-        cx.stats.retransmits += u64::from(again);
         let len = batch.packet_len();
+        if again {
+            cx.stats.retransmits += 1;
+            cx.stats.retransmit_bytes += len as u64;
+        }
         let more = outbox.is_waiting() && !in_burst.last;
         if load == Load::Data && more && len < limit && len * 8 >= limit * 7 {
             // Nearly full: fill up, so that all segments of the burst are equal. Not the first one if what comes next is

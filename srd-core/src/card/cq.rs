@@ -1,0 +1,169 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::{Gid, Status, below};
+use crate::time::{Span, Time};
+
+/// What completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Opcode {
+    /// A send of ours.
+    Send,
+    /// An RDMA read of ours.
+    RdmaRead,
+    /// An RDMA write of ours.
+    RdmaWrite,
+    /// A message arrived.
+    Recv,
+    /// A peer wrote into our memory and said so.
+    RecvRdmaWithImm,
+}
+
+impl Opcode {
+    /// Whether it belongs to the receive queue.
+    pub fn is_recv(self) -> bool {
+        matches!(self, Opcode::Recv | Opcode::RecvRdmaWithImm)
+    }
+}
+
+impl Default for Completion {
+    /// An entry to be overwritten.
+    fn default() -> Completion {
+        Completion {
+            wr_id: 0,
+            status: Status::Ok,
+            opcode: Opcode::Send,
+            byte_len: 0,
+            imm: None,
+            qpn: 0,
+            src_qpn: 0,
+            ah: UNKNOWN_AH,
+            sgid: Gid::default(),
+            unsolicited: false,
+        }
+    }
+}
+
+/// An entry of a completion queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The work request's id; without meaning if it is `unsolicited`.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: Status,
+    /// What it was.
+    pub opcode: Opcode,
+    /// Bytes received (UD: with the 40 bytes of the GRH); 0 for what was sent.
+    pub byte_len: u32,
+    /// Immediate data that came with it.
+    pub imm: Option<u32>,
+    /// The queue pair.
+    pub qpn: u16,
+    /// The sender's queue pair.
+    pub src_qpn: u16,
+    /// The address handle of the sender in the protection domain of the queue pair; [`UNKNOWN_AH`] if there is none.
+    pub ah: u16,
+    /// The sender's address.
+    pub sgid: Gid,
+    /// It consumed no receive work request.
+    pub unsolicited: bool,
+}
+
+/// Number of no address handle.
+pub const UNKNOWN_AH: u16 = 0xffff;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(super) struct CompletionQueue {
+    entries: VecDeque<Completion>,
+    depth: usize,
+    /// Completions that the fault injector holds back, and since when nothing was added.
+    held: Vec<Completion>,
+    held_since: Time,
+    armed: bool,
+    overrun: bool,
+    /// Queue pairs that use it.
+    pub(super) users: u32,
+}
+
+/// What came of a push.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pushed {
+    Quietly,
+    /// Someone waits for it.
+    Notify,
+    /// There was no room, for the first time: it is lost.
+    Overrun,
+}
+
+impl CompletionQueue {
+    pub(super) fn new(depth: usize) -> CompletionQueue {
+        CompletionQueue {
+            entries: VecDeque::with_capacity(depth.min(4096)),
+            depth,
+            held: Vec::new(),
+            held_since: Time::ZERO,
+            armed: false,
+            overrun: false,
+            users: 0,
+        }
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, entry: Completion) -> Pushed {
+        if self.entries.len() == self.depth {
+            return if std::mem::replace(&mut self.overrun, true) { Pushed::Quietly } else { Pushed::Overrun };
+        }
+        self.entries.push_back(entry);
+        if std::mem::replace(&mut self.armed, false) { Pushed::Notify } else { Pushed::Quietly }
+    }
+
+    /// Holds the entry back, with up to `window` others, and releases one of them when there are more.
+    pub(super) fn hold(&mut self, now: Time, entry: Completion, window: usize, rng: &mut Xoshiro256PlusPlus) -> Pushed {
+        self.held.push(entry);
+        self.held_since = now;
+        if self.held.len() <= window {
+            return Pushed::Quietly;
+        }
+        let pick = below(rng, self.held.len());
+        let entry = self.held.swap_remove(pick);
+        self.push(entry)
+    }
+
+    /// When the entries that are held back must go.
+    pub(super) fn held_until(&self, hold: Span) -> Time {
+        if self.held.is_empty() { Time::NEVER } else { self.held_since + hold }
+    }
+
+    /// Takes an entry that is held back, any.
+    pub(super) fn unhold(&mut self, rng: &mut Xoshiro256PlusPlus) -> Option<Completion> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let pick = below(rng, self.held.len());
+        Some(self.held.swap_remove(pick))
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Completion> {
+        self.entries.pop_front()
+    }
+
+    /// Asks for a notification of the next entry that is pushed.
+    pub(super) fn arm(&mut self) {
+        self.armed = true;
+    }
+
+    /// Forgets the entries of a queue pair.
+    pub(super) fn forget(&mut self, qpn: u16) {
+        self.entries.retain(|e| e.qpn != qpn);
+        self.held.retain(|e| e.qpn != qpn);
+    }
+}

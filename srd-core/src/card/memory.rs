@@ -1,0 +1,222 @@
+//! Memory regions: what of the host's memory the card may touch, for whom, under which keys.
+//!
+//! Every access of the card goes through [`Regions::resolve`] first, which checks key, protection domain, permission and
+//! bounds; the result names the region and an offset in it, so that the memory itself is only touched inside regions.
+
+use std::collections::VecDeque;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::Rng as _;
+
+use super::{CardError, PdId};
+
+/// The host's memory, as far as it is registered. The card only names ranges that lie within a region.
+pub trait HostMemory {
+    /// What a registration covers.
+    type Region: std::fmt::Debug;
+
+    /// `len` bytes of a region from `offset`.
+    fn read<'m>(&'m self, region: &'m Self::Region, offset: u64, len: usize) -> &'m [u8];
+
+    /// Writes into a region from `offset`.
+    fn write(&mut self, region: &Self::Region, offset: u64, bytes: &[u8]);
+}
+
+/// What may be done to a region (`IBV_ACCESS_*` of `verbs.h`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Access {
+    /// Receives and reads of the owner may land there.
+    pub local_write: bool,
+    /// Peers may read it.
+    pub remote_read: bool,
+    /// Peers may write it.
+    pub remote_write: bool,
+}
+
+/// The keys of a region. They differ, so that one taken for the other is noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct MrKeys {
+    /// For the owner's work requests; 24 bits.
+    pub lkey: u32,
+    /// For peers; 32 bits.
+    pub rkey: u32,
+}
+
+/// A buffer of a work request.
+///
+/// Laid out as `struct ibv_sge`, so that lists of them need no copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Sge {
+    /// Address of its first byte, in the region's address space.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub len: u32,
+    /// Key of the region that holds it.
+    pub lkey: u32,
+}
+
+/// What a key is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    LocalRead,
+    LocalWrite,
+    RemoteRead,
+    RemoteWrite,
+}
+
+/// A checked range of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Segment {
+    region: u32,
+    offset: u64,
+    pub(super) len: u32,
+}
+
+#[derive(Debug)]
+struct Region<R> {
+    pd: PdId,
+    base: u64,
+    len: u64,
+    access: Access,
+    keys: MrKeys,
+    memory: R,
+    /// Work requests and places that speak of it.
+    users: u32,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(super) struct Regions<M: HostMemory> {
+    memory: M,
+    slots: Vec<Option<Region<M::Region>>>,
+    /// Free slots, the one that has been free for longest first, so that keys are not reused soon.
+    free: VecDeque<u32>,
+    live: u32,
+    max: u32,
+    rng: Xoshiro256PlusPlus,
+}
+
+/// The low bits of both keys are the slot. An lkey has no more than 24 bits (EFA's descriptors).
+const SLOT_BITS: u32 = 18;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+
+impl<M: HostMemory> Regions<M> {
+    pub(super) fn new(memory: M, max: u32, rng: Xoshiro256PlusPlus) -> Regions<M> {
+        Regions { memory, slots: Vec::new(), free: VecDeque::new(), live: 0, max: max.min(1 << SLOT_BITS), rng }
+    }
+
+    pub(super) fn register(
+        &mut self,
+        pd: PdId,
+        memory: M::Region,
+        base: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<MrKeys, CardError> {
+        if base.checked_add(len).is_none() {
+            return Err(CardError::Invalid("the region wraps around the end of the address space"));
+        }
+        if self.live == self.max {
+            return Err(CardError::NoMemory("as many memory regions as the device has are registered"));
+        }
+        // A slot is used again late, and only when there are enough others.
+        let all = self.slots.len();
+        let slot = match self.free.front() {
+            Some(&slot) if all >= 64.min(self.max as usize) => {
+                self.free.pop_front();
+                slot
+            }
+            _ => {
+                self.slots.push(None);
+                all as u32
+            }
+        };
+        let tag = self.rng.next_u32();
+        // Never 0, and never the same for both.
+        let lkey = slot | (1 + (tag >> 8) % 63) << SLOT_BITS;
+        let rkey = slot | (64 + (tag >> 16) % 16320) << SLOT_BITS;
+        let keys = MrKeys { lkey, rkey };
+        self.slots[slot as usize] = Some(Region { pd, base, len, access, keys, memory, users: 0 });
+        self.live += 1;
+        Ok(keys)
+    }
+
+    /// Ends the registration of the region with this lkey. Says whether anything under way speaks of it: then `is_gone`
+    /// tells of its segments.
+    pub(super) fn deregister(&mut self, lkey: u32) -> Result<bool, CardError> {
+        let slot = lkey & SLOT_MASK;
+        let region = self.slots.get_mut(slot as usize).and_then(|s| s.take_if(|r| r.keys.lkey == lkey));
+        let region = region.ok_or(CardError::Invalid("no memory region has this lkey"))?;
+        self.live -= 1;
+        self.free.push_back(slot);
+        Ok(region.users > 0)
+    }
+
+    pub(super) fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    pub(super) fn memory_mut(&mut self) -> &mut M {
+        &mut self.memory
+    }
+
+    /// The protection domain has regions.
+    pub(super) fn has_any(&self, pd: PdId) -> bool {
+        self.slots.iter().flatten().any(|r| r.pd == pd)
+    }
+
+    /// Whether a segment belongs to the region that had `lkey`; only true of segments made before it was deregistered.
+    pub(super) fn is_of(segment: &Segment, lkey: u32) -> bool {
+        segment.region == lkey & SLOT_MASK
+    }
+
+    /// Checks a range; `None` if it may not be used like this.
+    pub(super) fn resolve(&mut self, pd: PdId, key: u32, addr: u64, len: u32, use_: Use) -> Option<Segment> {
+        let slot = key & SLOT_MASK;
+        let region = self.slots.get_mut(slot as usize)?.as_mut()?;
+        let (right_key, permitted) = match use_ {
+            Use::LocalRead => (region.keys.lkey, true),
+            Use::LocalWrite => (region.keys.lkey, region.access.local_write),
+            Use::RemoteRead => (region.keys.rkey, region.access.remote_read),
+            Use::RemoteWrite => (region.keys.rkey, region.access.remote_write),
+        };
+        let offset = addr.wrapping_sub(region.base);
+        let inside = offset <= region.len && u64::from(len) <= region.len - offset;
+        if key != right_key || !permitted || region.pd != pd || !inside {
+            return None;
+        }
+        // A range of no bytes is never touched.
+        region.users += u32::from(len > 0);
+        Some(Segment { region: slot, offset, len })
+    }
+
+    /// A segment is not used any more. (Those of a region that goes are released while it goes.)
+    pub(super) fn release(&mut self, segment: &Segment) {
+        if segment.len > 0
+            && let Some(Some(region)) = self.slots.get_mut(segment.region as usize)
+        {
+            region.users = region.users.saturating_sub(1);
+        }
+    }
+
+    /// Up to `len` bytes of a segment from `offset` on.
+    ///
+    /// # Panics
+    /// If the region is gone; whoever deregisters first ends what speaks of it.
+    pub(super) fn read(&self, segment: &Segment, offset: u32, len: usize) -> &[u8] {
+        let region = self.slots[segment.region as usize].as_ref().expect("a live region");
+        let len = len.min((segment.len - offset) as usize);
+        self.memory.read(&region.memory, segment.offset + u64::from(offset), len)
+    }
+
+    /// Writes into a segment from `offset` on; `bytes` must fit.
+    ///
+    /// # Panics
+    /// If the region is gone.
+    pub(super) fn write(&mut self, segment: &Segment, offset: u32, bytes: &[u8]) {
+        debug_assert!(offset as usize + bytes.len() <= segment.len as usize);
+        let region = self.slots[segment.region as usize].as_ref().expect("a live region");
+        self.memory.write(&region.memory, segment.offset + u64::from(offset), bytes);
+    }
+}

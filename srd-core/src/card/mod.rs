@@ -1,0 +1,468 @@
+//! The card: verbs semantics above the transport, as EFA has them.
+//!
+//! Protection domains, memory regions, address handles, queue pairs and completion queues. Like the transport it does no
+//! I/O and has no thread: commands and work requests come in by method calls, completions are polled, and what the
+//! transport asks of its upper storey is answered here. Payload is read from and written to registered memory directly;
+//! every access is checked first.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `control` | commands: make, change and destroy objects |
+//! | `requester` | work requests on their way out, and how they end |
+//! | `responder` | messages of peers: where they go, or why not |
+//! | `local` | messages of the card to itself |
+//! | `memory`, `qp`, `cq` | regions and keys; queue pairs; completion queues |
+//! | `header` | what travels with each message |
+//! | `gid`, `profile`, `status`, `counters` | addresses; identities and limits; how requests end; what is counted |
+
+mod control;
+mod counters;
+mod cq;
+mod gid;
+mod header;
+mod local;
+mod memory;
+pub mod profile;
+mod qp;
+mod requester;
+mod responder;
+mod status;
+
+use std::collections::VecDeque;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+use slab::Slab;
+
+pub use counters::{DeviceCounters, PortCounters};
+pub use cq::{Completion, Opcode, UNKNOWN_AH};
+pub use gid::{Gid, GidError};
+pub use memory::{Access, HostMemory, MrKeys, Sge};
+pub use profile::Profile;
+pub use qp::{QpAttr, QpCap, QpInit, QpModify, QpState, QpType, RNR_INFINITE, SendOps};
+pub use requester::{SendData, SendOp, SendWr};
+pub use status::{Status, StatusInfo};
+
+use cq::{CompletionQueue, Pushed};
+use local::Local;
+use memory::Regions;
+use qp::QueuePair;
+use requester::{Out, Read};
+use responder::Place;
+
+use crate::endpoint::{Endpoint, PeerId};
+use crate::faulty::Share;
+use crate::time::{Span, Time};
+
+/// A protection domain of a card.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PdId(pub u32);
+
+/// A completion queue of a card.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CqId(pub u32);
+
+/// Bytes that precede the payload of a datagram in the buffer of a UD queue pair: the Global Routing Header.
+pub const GRH_LEN: u32 = 40;
+
+/// Why a command or a work request was not taken. Each variant stands for an error number of the verbs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CardError {
+    /// `EINVAL`.
+    #[error("invalid: {0}")]
+    Invalid(&'static str),
+    /// `EOPNOTSUPP`.
+    #[error("not supported: {0}")]
+    NotSupported(&'static str),
+    /// `ENOMEM`: a table or a queue is full.
+    #[error("no room: {0}")]
+    NoMemory(&'static str),
+    /// `EBUSY`: others depend on it.
+    #[error("in use: {0}")]
+    Busy(&'static str),
+}
+
+/// Something that happened to a card or an object, outside completions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CardEvent {
+    /// An entry was added to a completion queue that was armed.
+    Completion(CqId),
+    /// A completion queue was full and lost an entry; told once for each queue.
+    CqOverrun(CqId),
+    /// A peer stopped answering.
+    Unresponsive(Gid),
+}
+
+/// An error completion in words, for the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Trouble {
+    /// How the request ended.
+    pub status: Status,
+    /// What it was.
+    pub opcode: Opcode,
+    /// Its id.
+    pub wr_id: u64,
+    /// Our queue pair.
+    pub qpn: u16,
+    /// The peer's queue pair.
+    pub remote_qpn: u16,
+    /// The peer; zero if none was known.
+    pub gid: Gid,
+    /// The peer in the transport; `None` for ourselves.
+    pub peer: Option<PeerId>,
+}
+
+/// A completion that is forced to fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForcedStatus {
+    /// Every how many work requests, at least 1.
+    pub every: u32,
+    /// [`Status::code`] of what they get.
+    pub status: u8,
+}
+
+/// What the card does wrong on request. The default is nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CardFaults {
+    /// All chance comes from it.
+    pub seed: u64,
+    /// Attempts of messages that find no receive buffer although there is one.
+    pub rnr: Share,
+    /// Sends that fail without being sent.
+    pub force: Option<ForcedStatus>,
+    /// Completions that are held back, and released in random order; 0 for none.
+    pub shuffle: u32,
+    /// How long after the last one they are released at the latest.
+    pub hold: Span,
+}
+
+impl Default for CardFaults {
+    fn default() -> CardFaults {
+        CardFaults { seed: 0, rnr: Share::NEVER, force: None, shuffle: 0, hold: Span::from_micros(200) }
+    }
+}
+
+/// How a card behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CardOptions {
+    /// Identity, capabilities and limits.
+    pub profile: Profile,
+    /// RDMA is refused to peers for which we have no address handle, as EFA does.
+    pub strict_peers: bool,
+    /// What goes wrong on request.
+    pub faults: CardFaults,
+}
+
+impl Default for CardOptions {
+    fn default() -> CardOptions {
+        CardOptions { profile: Profile::default(), strict_peers: true, faults: CardFaults::default() }
+    }
+}
+
+#[derive(Debug)]
+struct Pd {
+    /// Address handles by number.
+    ahs: Vec<Option<Ah>>,
+    /// Queue pairs.
+    users: u32,
+}
+
+#[derive(Debug)]
+struct Ah {
+    gid: Gid,
+    /// `None` for ourselves.
+    peer: Option<PeerId>,
+    /// How often it was made: handles of one address in one domain have one number.
+    refs: u32,
+}
+
+/// What is known of a peer.
+#[derive(Debug, Default)]
+struct PeerEntry {
+    id: Option<PeerId>,
+    gid: Gid,
+    /// The address handles for it.
+    handles: Vec<(PdId, u16)>,
+    /// Reads that are being answered.
+    serving: u32,
+}
+
+impl PeerEntry {
+    fn handle(&self, pd: PdId) -> u16 {
+        self.handles.iter().find(|h| h.0 == pd).map_or(UNKNOWN_AH, |h| h.1)
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct Card<M: HostMemory> {
+    options: CardOptions,
+    gid: Gid,
+    regions: Regions<M>,
+    pds: Slab<Pd>,
+    ahs: u32,
+    cqs: Slab<CompletionQueue>,
+    /// By the low bits of the number.
+    qps: Vec<Option<Box<QueuePair>>>,
+    free_qps: VecDeque<u16>,
+    live_qps: u32,
+    /// The upper bits of the number that was last given, by slot; where they begin is a matter of chance, so that a
+    /// process that starts again does not repeat the numbers of the last one.
+    qp_numbers: Vec<u8>,
+    numbers: Xoshiro256PlusPlus,
+    /// By slot of the peer in the transport.
+    peers: Vec<PeerEntry>,
+    own: PeerEntry,
+    outs: Slab<Out>,
+    reads: Slab<Read>,
+    read_count: u32,
+    places: Slab<Place>,
+    /// Messages that could not be given to the transport where they arose.
+    queued: VecDeque<usize>,
+    /// The transport has no room for any of them.
+    stuck: bool,
+    /// Datagrams by the time when they are given up, their place and their number; most are gone by then.
+    datagrams: VecDeque<(Time, usize, u32)>,
+    datagram_count: u32,
+    /// Copied datagrams under way, and buffers for others.
+    copies: usize,
+    free_copies: Vec<Vec<u8>>,
+    local: Local,
+    rng: Xoshiro256PlusPlus,
+    forced: u32,
+    now: Time,
+    events: VecDeque<CardEvent>,
+    troubles: VecDeque<Trouble>,
+    /// Counters of the port.
+    pub port: PortCounters,
+    /// Counters of commands.
+    pub device: DeviceCounters,
+}
+
+/// Entries of the log, and events, that nobody has fetched; older ones are forgotten.
+const MAX_NOTES: usize = 4096;
+/// Low bits of a queue pair's number are its slot; the rest changes with each use of the slot.
+const QPN_SLOT_BITS: u32 = 12;
+const QPN_SLOT_MASK: u16 = (1 << QPN_SLOT_BITS) - 1;
+
+impl<M: HostMemory> Card<M> {
+    /// A card that peers know as `gid`. All its chance comes from `seed`. Limits of the profile that are beyond the card's
+    /// own are lowered to these.
+    pub fn new(mut options: CardOptions, gid: Gid, memory: M, seed: u64) -> Card<M> {
+        options.profile = options.profile.possible();
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let keys = Xoshiro256PlusPlus::seed_from_u64(rng.next_u64());
+        let faults = Xoshiro256PlusPlus::seed_from_u64(options.faults.seed);
+        Card {
+            regions: Regions::new(memory, options.profile.max_mr, keys),
+            local: Local::default(),
+            gid,
+            pds: Slab::new(),
+            ahs: 0,
+            cqs: Slab::new(),
+            qps: Vec::new(),
+            free_qps: VecDeque::new(),
+            live_qps: 0,
+            qp_numbers: Vec::new(),
+            numbers: Xoshiro256PlusPlus::seed_from_u64(rng.next_u64()),
+            peers: Vec::new(),
+            own: PeerEntry { gid, ..PeerEntry::default() },
+            outs: Slab::new(),
+            reads: Slab::new(),
+            read_count: rng.next_u32(),
+            places: Slab::new(),
+            queued: VecDeque::new(),
+            stuck: false,
+            datagrams: VecDeque::new(),
+            datagram_count: 0,
+            copies: 0,
+            free_copies: Vec::new(),
+            rng: faults,
+            forced: 0,
+            now: Time::ZERO,
+            events: VecDeque::new(),
+            troubles: VecDeque::new(),
+            port: PortCounters::default(),
+            device: DeviceCounters::default(),
+            options,
+        }
+    }
+
+    /// Its address.
+    pub fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// What it claims to be.
+    pub fn profile(&self) -> &Profile {
+        &self.options.profile
+    }
+
+    /// The memory that it was given.
+    pub fn memory(&self) -> &M {
+        self.regions.memory()
+    }
+
+    /// The same, to change it as a program would.
+    pub fn memory_mut(&mut self) -> &mut M {
+        self.regions.memory_mut()
+    }
+
+    /// Work between receiving and sending (see [`Engine::turn_with`](crate::Engine::turn_with)): answers that arose while
+    /// receiving, messages to ourselves, completions that were held back. Returns whether anything moved.
+    pub fn work(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
+        self.now = now;
+        let moved = self.drain_queued(endpoint, now);
+        let moved = self.run_local(endpoint) || moved;
+        let moved = self.expire_datagrams(endpoint) || moved;
+        if self.options.faults.shuffle > 0 { self.release_held() || moved } else { moved }
+    }
+
+    /// When [`work`](Self::work) next has something to do without any input.
+    pub fn deadline(&self) -> Time {
+        let mut at = self.local.deadline();
+        if !self.queued.is_empty() && !self.stuck {
+            at = Time::ZERO;
+        }
+        if let Some(&(due, ..)) = self.datagrams.front() {
+            at = at.min(due);
+        }
+        if self.options.faults.shuffle > 0 {
+            let hold = self.options.faults.hold;
+            at = self.cqs.iter().fold(at, |at, (_, cq)| at.min(cq.held_until(hold)));
+        }
+        at
+    }
+
+    /// Messages under way.
+    pub fn in_flight(&self) -> usize {
+        self.outs.len()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<CardEvent> {
+        self.events.pop_front()
+    }
+
+    /// The next error completion for the log.
+    pub fn poll_trouble(&mut self) -> Option<Trouble> {
+        self.troubles.pop_front()
+    }
+
+    /// The next entry of a completion queue. The room that its work request took in its queue is free from then on.
+    #[inline]
+    pub fn poll(&mut self, cq: CqId) -> Option<Completion> {
+        let entry = self.cqs.get_mut(cq.0 as usize)?.pop()?;
+        if let Some(qp) = self.qp_mut(entry.qpn) {
+            if !entry.opcode.is_recv() {
+                qp.sq_used -= 1;
+            } else if !entry.unsolicited {
+                qp.rq_used -= 1;
+            }
+        }
+        Some(entry)
+    }
+
+    /// Asks for a [`CardEvent::Completion`] when the next entry is added to a completion queue.
+    ///
+    /// # Errors
+    /// There is no such queue.
+    pub fn arm(&mut self, cq: CqId) -> Result<(), CardError> {
+        self.cqs.get_mut(cq.0 as usize).ok_or(NO_CQ)?.arm();
+        Ok(())
+    }
+
+    #[inline]
+    fn qp(&self, qpn: u16) -> Option<&QueuePair> {
+        self.qps.get((qpn & QPN_SLOT_MASK) as usize)?.as_deref().filter(|qp| qp.qpn == qpn)
+    }
+
+    #[inline]
+    fn qp_mut(&mut self, qpn: u16) -> Option<&mut QueuePair> {
+        self.qps.get_mut((qpn & QPN_SLOT_MASK) as usize)?.as_deref_mut().filter(|qp| qp.qpn == qpn)
+    }
+
+    /// What is known of a peer; `None` stands for ourselves.
+    fn entry(&self, peer: Option<PeerId>) -> Option<&PeerEntry> {
+        match peer {
+            None => Some(&self.own),
+            Some(peer) => self.peers.get(peer.slot()).filter(|e| e.id == Some(peer)),
+        }
+    }
+
+    fn entry_mut(&mut self, peer: Option<PeerId>) -> Option<&mut PeerEntry> {
+        match peer {
+            None => Some(&mut self.own),
+            Some(peer) => self.peers.get_mut(peer.slot()).filter(|e| e.id == Some(peer)),
+        }
+    }
+
+    /// The same, made if need be.
+    fn meet(&mut self, peer: PeerId, gid: Gid) -> &mut PeerEntry {
+        let slot = peer.slot();
+        if self.peers.len() <= slot {
+            self.peers.resize_with(slot + 1, PeerEntry::default);
+        }
+        let entry = &mut self.peers[slot];
+        if entry.id != Some(peer) {
+            *entry = PeerEntry { id: Some(peer), gid, ..PeerEntry::default() };
+        }
+        entry
+    }
+
+    /// Adds a completion to the queue of its queue pair.
+    #[inline]
+    fn complete(&mut self, cq: CqId, entry: Completion) {
+        let faults = &self.options.faults;
+        let Some(queue) = self.cqs.get_mut(cq.0 as usize) else { return };
+        let pushed = if faults.shuffle == 0 {
+            queue.push(entry)
+        } else {
+            queue.hold(self.now, entry, faults.shuffle as usize, &mut self.rng)
+        };
+        if pushed != Pushed::Quietly {
+            self.tell(cq, pushed);
+        }
+    }
+
+    #[cold]
+    fn tell(&mut self, cq: CqId, pushed: Pushed) {
+        let event = match pushed {
+            Pushed::Notify => CardEvent::Completion(cq),
+            Pushed::Overrun => CardEvent::CqOverrun(cq),
+            Pushed::Quietly => return,
+        };
+        self.emit(event);
+    }
+
+    fn emit(&mut self, event: CardEvent) {
+        if self.events.len() == MAX_NOTES {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    fn release_held(&mut self) -> bool {
+        let (now, hold) = (self.now, self.options.faults.hold);
+        let due: Vec<usize> =
+            self.cqs.iter().filter(|(_, cq)| cq.held_until(hold) <= now).map(|(key, _)| key).collect();
+        for &key in &due {
+            while let Some(entry) = self.cqs[key].unhold(&mut self.rng) {
+                let pushed = self.cqs[key].push(entry);
+                self.tell(CqId(key as u32), pushed);
+            }
+        }
+        !due.is_empty()
+    }
+}
+
+const NO_CQ: CardError = CardError::Invalid("no such completion queue");
+const NO_PD: CardError = CardError::Invalid("no such protection domain");
+const NO_QP: CardError = CardError::Invalid("no such queue pair");
+
+/// A number in `0..n`.
+fn below(rng: &mut Xoshiro256PlusPlus, n: usize) -> usize {
+    ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
+}

@@ -1,0 +1,452 @@
+//! Messages of peers: where they go, or why they do not.
+
+use super::header::{Header, Route};
+use super::memory::{Regions, Segment, Use};
+use super::profile::MAX_SGE;
+use super::qp::{QpType, QueuePair, Recv};
+use super::requester::{End, Which};
+use super::{Card, Completion, GRH_LEN, Gid, HostMemory, Opcode, Status, UNKNOWN_AH};
+use crate::endpoint::PeerId;
+use crate::upper::{Failure, Gather, PlaceToken, Placement, Token, Upper};
+
+/// Where a message goes that is on its way in.
+#[derive(Debug)]
+pub(super) struct Place {
+    peer: Option<PeerId>,
+    qpn: u16,
+    src_qpn: u16,
+    goal: Goal,
+    /// The receive that it consumes.
+    recv: Option<Recv>,
+    imm: Option<u32>,
+    len: u32,
+    /// Bytes of the buffers before the payload.
+    skip: u32,
+    segs: u8,
+    seg: [Segment; MAX_SGE],
+    /// It was taken back, and the rest is refused with this.
+    revoked: Option<Status>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Goal {
+    /// A receive buffer.
+    Recv,
+    /// The memory of a region.
+    Write,
+    /// The local buffer of a read of ours.
+    Data { read: u32 },
+    /// A read that we answer.
+    Serve { read: u32, seg: Segment },
+    /// A read that failed at the peer.
+    Failed { read: u32, status: u8 },
+}
+
+/// Why there is no place.
+enum No {
+    NotReady,
+    Status(Status),
+}
+
+impl From<Status> for No {
+    fn from(status: Status) -> No {
+        No::Status(status)
+    }
+}
+
+impl<M: HostMemory> Card<M> {
+    /// Finds the place of a message of `len` bytes; `None` stands for ourselves.
+    pub(super) fn place_from(&mut self, peer: Option<PeerId>, header: &[u8], len: u32) -> Placement {
+        let header = Header::decode(header);
+        let place = match header {
+            Some(Header::Send { route, ud, imm }) => self.place_send(peer, &route, ud, imm, len),
+            Some(Header::Write { route, imm, unsolicited, rkey, addr }) => {
+                self.place_write(peer, &route, imm, unsolicited, rkey, addr, len)
+            }
+            Some(Header::Read { route, rkey, addr, len: wanted, id }) if len == 0 => {
+                self.place_request(peer, &route, rkey, addr, wanted, id)
+            }
+            Some(Header::Data { id }) => self.place_data(peer, id, len),
+            Some(Header::Fail { id, status }) if len == 0 => {
+                Ok(Place::new(peer, &NOWHERE, Goal::Failed { read: id, status }, 0))
+            }
+            _ => Err(No::Status(Status::BadStatus)),
+        };
+        match place {
+            Ok(place) => Placement::Accept(PlaceToken(self.places.insert(place) as u64)),
+            Err(No::NotReady) => {
+                // A datagram has one attempt.
+                self.port.rx_drops += u64::from(matches!(header, Some(Header::Send { ud: true, .. })));
+                Placement::NotReady
+            }
+            // [CARD-9]
+            Err(No::Status(status)) => {
+                self.port.rx_drops += 1;
+                Placement::Refuse(status.code())
+            }
+        }
+    }
+
+    /// The queue pair that a message is for.
+    fn target(&self, route: &Route, ty: QpType) -> Result<&QueuePair, No> {
+        self.qp(route.dst)
+            .filter(|qp| qp.receives() && qp.init.ty == ty && qp.attr.qkey == route.qkey)
+            .ok_or(No::Status(Status::BadDestQpn))
+    }
+
+    /// Whether RDMA is permitted to a peer at all.
+    fn knows(&self, peer: Option<PeerId>) -> Result<(), No> {
+        if self.options.strict_peers && self.entry(peer).is_none_or(|e| e.handles.is_empty()) {
+            return Err(No::Status(Status::UnknownPeer));
+        }
+        Ok(())
+    }
+
+    /// Takes a receive from the queue.
+    fn take_recv(&mut self, qpn: u16) -> Result<Recv, No> {
+        let rnr = self.options.faults.rnr;
+        if rnr.hits(&mut self.rng) {
+            return Err(No::NotReady);
+        }
+        self.qp_mut(qpn).and_then(|qp| qp.rq.pop_front()).ok_or(No::NotReady)
+    }
+
+    fn place_send(
+        &mut self,
+        peer: Option<PeerId>,
+        route: &Route,
+        ud: bool,
+        imm: Option<u32>,
+        len: u32,
+    ) -> Result<Place, No> {
+        let qp = self.target(route, if ud { QpType::Ud } else { QpType::Srd })?;
+        let (pd, cq) = (qp.init.pd, qp.init.recv_cq);
+        let skip = if ud { GRH_LEN } else { 0 };
+        let needed = u64::from(len) + u64::from(skip);
+        if let Some(first) = qp.rq.front()
+            && first.len() < needed
+        {
+            // The buffer stays for a message that fits.
+            return Err(Status::RemoteBadLength.into());
+        }
+        let recv = self.take_recv(route.dst)?;
+        let mut place = Place { imm, skip, ..Place::new(peer, route, Goal::Recv, len) };
+        let mut left = u32::try_from(needed).unwrap_or(u32::MAX);
+        for sge in recv.sges() {
+            let part = sge.len.min(left);
+            if part == 0 {
+                continue;
+            }
+            let Some(seg) = self.regions.resolve(pd, sge.lkey, sge.addr, part, Use::LocalWrite) else {
+                place.release(&mut self.regions);
+                self.fail_recv(cq, route.dst, &recv, Status::InvalidLkey);
+                return Err(Status::BadStatus.into());
+            };
+            place.seg[place.segs as usize] = seg;
+            place.segs += 1;
+            left -= part;
+        }
+        place.recv = Some(recv);
+        Ok(place)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn place_write(
+        &mut self,
+        peer: Option<PeerId>,
+        route: &Route,
+        imm: Option<u32>,
+        unsolicited: bool,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+    ) -> Result<Place, No> {
+        let qp = self.target(route, QpType::Srd)?;
+        let (pd, takes_unsolicited) = (qp.init.pd, qp.init.unsolicited_write_recv);
+        self.knows(peer)?;
+        if imm.is_some() && unsolicited != takes_unsolicited {
+            return Err(Status::FeatureMismatch.into());
+        }
+        let seg = self.regions.resolve(pd, rkey, addr, len, Use::RemoteWrite).ok_or(Status::BadAddress)?;
+        let mut place = Place { imm, ..Place::new(peer, route, Goal::Write, len) };
+        if len > 0 {
+            (place.seg[0], place.segs) = (seg, 1);
+        }
+        if imm.is_some() && !takes_unsolicited {
+            match self.take_recv(route.dst) {
+                Ok(recv) => place.recv = Some(recv),
+                Err(no) => {
+                    place.release(&mut self.regions);
+                    return Err(no);
+                }
+            }
+        }
+        Ok(place)
+    }
+
+    fn place_request(
+        &mut self,
+        peer: Option<PeerId>,
+        route: &Route,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+        id: u32,
+    ) -> Result<Place, No> {
+        let pd = self.target(route, QpType::Srd)?.init.pd;
+        self.knows(peer)?;
+        // [CARD-6]
+        if !self.may_serve(peer) {
+            return Err(No::NotReady);
+        }
+        if len > self.options.profile.max_rdma {
+            return Err(Status::BadAddress.into());
+        }
+        let seg = self.regions.resolve(pd, rkey, addr, len, Use::RemoteRead).ok_or(Status::BadAddress)?;
+        Ok(Place::new(peer, route, Goal::Serve { read: id, seg }, 0))
+    }
+
+    fn place_data(&mut self, peer: Option<PeerId>, id: u32, len: u32) -> Result<Place, No> {
+        let slot = self.read_slot(id).ok_or(Status::Flushed)?;
+        let next = self.places.vacant_key();
+        let read = &mut self.reads[slot];
+        // [CARD-7]
+        if read.peer != peer || read.seg.len != len || read.place.is_some() {
+            return Err(Status::BadStatus.into());
+        }
+        read.place = Some(next);
+        let mut place = Place::new(peer, &NOWHERE, Goal::Data { read: id }, len);
+        if len > 0 {
+            // The read keeps the region, and revokes the place when it ends.
+            (place.seg[0], place.segs) = (read.seg, 1);
+        }
+        Ok(place)
+    }
+
+    fn deliver_to(&mut self, place: &Place, opcode: Opcode) {
+        let Some(qp) = self.qp(place.qpn) else { return };
+        let (cq, pd) = (qp.init.recv_cq, qp.init.pd);
+        let (ah, sgid) = self.entry(place.peer).map_or((UNKNOWN_AH, Gid::default()), |e| (e.handle(pd), e.gid));
+        if place.skip > 0 {
+            let grh = grh(place.len, &sgid, &self.gid);
+            scatter(&mut self.regions, &place.seg[..place.segs as usize], 0, &grh);
+        }
+        self.complete(
+            cq,
+            Completion {
+                wr_id: place.recv.as_ref().map_or(0, |r| r.wr_id),
+                status: Status::Ok,
+                opcode,
+                byte_len: place.len + place.skip,
+                imm: place.imm,
+                qpn: place.qpn,
+                src_qpn: place.src_qpn,
+                ah,
+                sgid,
+                unsolicited: place.recv.is_none(),
+            },
+        );
+    }
+
+    /// Takes back the places that `which` picks; those of reads go with their reads.
+    pub(super) fn revoke(&mut self, which: Which, end: End) {
+        let picked: Vec<usize> = self
+            .places
+            .iter()
+            .filter(|(_, place)| {
+                place.revoked.is_none()
+                    && match which {
+                        Which::Qp(qpn) => place.qpn == qpn && !matches!(place.goal, Goal::Data { .. }),
+                        Which::Ah(..) => false,
+                        Which::Region(lkey) => {
+                            !matches!(place.goal, Goal::Data { .. })
+                                && place.segments().iter().any(|seg| Regions::<M>::is_of(seg, lkey))
+                        }
+                    }
+            })
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in picked {
+            let place = &mut self.places[slot];
+            let status = match (place.goal, which) {
+                (_, Which::Qp(_)) => Status::BadDestQpn,
+                (Goal::Recv, _) => Status::BadStatus,
+                _ => Status::BadAddress,
+            };
+            place.release(&mut self.regions);
+            place.revoke(status);
+            let (recv, qpn) = (place.recv.take(), place.qpn);
+            let (Some(recv), End::With(status)) = (recv, end) else { continue };
+            if matches!((place.goal, which), (Goal::Write, Which::Region(_))) {
+                // The receive was only for the notice.
+                if let Some(qp) = self.qp_mut(qpn) {
+                    qp.rq.push_front(recv);
+                }
+            } else if let Some(cq) = self.qp(qpn).map(|qp| qp.init.recv_cq) {
+                self.fail_recv(cq, qpn, &recv, status);
+            }
+        }
+    }
+}
+
+const NOWHERE: Route = Route { dst: 0, src: 0, qkey: 0 };
+
+impl Place {
+    fn new(peer: Option<PeerId>, route: &Route, goal: Goal, len: u32) -> Place {
+        Place {
+            peer,
+            qpn: route.dst,
+            src_qpn: route.src,
+            goal,
+            recv: None,
+            imm: None,
+            len,
+            skip: 0,
+            segs: 0,
+            seg: [Segment::default(); MAX_SGE],
+            revoked: None,
+        }
+    }
+
+    /// Nothing is written there any more; the rest of the message is refused.
+    pub(super) fn revoke(&mut self, status: Status) {
+        (self.revoked, self.segs) = (Some(status), 0);
+    }
+
+    fn segments(&self) -> &[Segment] {
+        &self.seg[..self.segs as usize]
+    }
+
+    /// Gives up the regions, but for those that a read holds.
+    fn release<M: HostMemory>(&self, regions: &mut Regions<M>) {
+        if !matches!(self.goal, Goal::Data { .. }) {
+            self.segments().iter().for_each(|seg| regions.release(seg));
+        }
+        if let Goal::Serve { seg, .. } = self.goal {
+            regions.release(&seg);
+        }
+    }
+}
+
+/// Writes `bytes` into the segments as if they were one, from `offset` on.
+fn scatter<M: HostMemory>(regions: &mut Regions<M>, segments: &[Segment], mut offset: u32, mut bytes: &[u8]) {
+    for seg in segments {
+        if offset >= seg.len {
+            offset -= seg.len;
+            continue;
+        }
+        let (now, later) = bytes.split_at(bytes.len().min((seg.len - offset) as usize));
+        regions.write(seg, offset, now);
+        (bytes, offset) = (later, 0);
+        if bytes.is_empty() {
+            return;
+        }
+    }
+}
+
+/// The Global Routing Header that precedes a datagram (an IPv6 header, RFC 8200 section 3).
+fn grh(len: u32, sgid: &Gid, dgid: &Gid) -> [u8; GRH_LEN as usize] {
+    let mut b = [0; GRH_LEN as usize];
+    b[0] = 0x60;
+    b[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+    b[6] = 0x1b;
+    b[7] = 0xff;
+    b[8..24].copy_from_slice(&sgid.0);
+    b[24..].copy_from_slice(&dgid.0);
+    b
+}
+
+impl<M: HostMemory> Gather for Card<M> {
+    fn payload(&self, token: Token, offset: u32, len: usize) -> &[u8] {
+        self.out_payload(token, offset, len)
+    }
+}
+
+impl<M: HostMemory> Upper for Card<M> {
+    fn header(&self, token: Token) -> &[u8] {
+        self.outs[token.0 as usize].header.as_bytes()
+    }
+
+    fn completed(&mut self, token: Token, outcome: Result<(), Failure>) {
+        self.settle(token, outcome);
+    }
+
+    fn place(&mut self, peer: PeerId, header: &[u8], len: u32) -> Placement {
+        self.place_from(Some(peer), header, len)
+    }
+
+    fn write(&mut self, place: PlaceToken, offset: u32, bytes: &[u8]) {
+        let place = &self.places[place.0 as usize];
+        let (seg, segs) = (&place.seg, place.segs as usize);
+        scatter(&mut self.regions, &seg[..segs], offset + place.skip, bytes);
+    }
+
+    fn placed(&mut self, place: PlaceToken) {
+        let place = self.places.remove(place.0 as usize);
+        if place.revoked.is_some() {
+            return;
+        }
+        match place.goal {
+            Goal::Recv => {
+                self.deliver_to(&place, Opcode::Recv);
+                self.port.recv_wrs += 1;
+                self.port.recv_bytes += u64::from(place.len);
+            }
+            Goal::Write => {
+                self.port.rdma_write_recv_bytes += u64::from(place.len);
+                if place.imm.is_some() {
+                    self.deliver_to(&place, Opcode::RecvRdmaWithImm);
+                }
+            }
+            Goal::Data { read } => {
+                if let Some(slot) = self.read_slot(read) {
+                    self.reads[slot].place = None;
+                    self.end_read(slot, End::With(Status::Ok));
+                }
+                return;
+            }
+            // The answer takes over the region.
+            Goal::Serve { read, seg } => return self.answer(place.peer, read, Ok(seg)),
+            Goal::Failed { read, status } => {
+                if let Some(slot) = self.read_slot(read)
+                    && self.reads[slot].peer == place.peer
+                {
+                    self.end_read(slot, End::With(Status::from_peer(status)));
+                }
+                return;
+            }
+        }
+        place.release(&mut self.regions);
+    }
+
+    fn abandoned(&mut self, place: PlaceToken) {
+        let place = self.places.remove(place.0 as usize);
+        if place.revoked.is_some() {
+            return;
+        }
+        place.release(&mut self.regions);
+        if let Goal::Data { read } = place.goal
+            && let Some(slot) = self.read_slot(read)
+        {
+            self.reads[slot].place = None;
+        }
+        if let Some(recv) = place.recv
+            && let Some(qp) = self.qp_mut(place.qpn)
+        {
+            qp.rq.push_front(recv);
+        }
+    }
+
+    fn revoked(&self, place: PlaceToken) -> Option<u8> {
+        self.places[place.0 as usize].revoked.map(Status::code)
+    }
+
+    fn connected(&mut self, peer: PeerId, addr: std::net::SocketAddr) {
+        let gid = Gid::new(addr).unwrap_or_default();
+        self.meet(peer, gid);
+    }
+
+    fn ended(&mut self, peer: PeerId, why: Option<Failure>) {
+        self.lost_peer(peer, why);
+    }
+}

@@ -1,0 +1,503 @@
+//! Cards, step by step: what each operation does, at its edges too.
+
+#[path = "support/cards.rs"]
+mod cards;
+
+use cards::*;
+use srd_core::card::*;
+use srd_core::*;
+
+#[test]
+fn sends_of_every_size_up_to_the_limit_arrive_and_one_byte_more_is_refused() {
+    let limit = options().profile.max_msg;
+    for size in [0, 1, 31, 32, 33, 4096, 8192, 8193, limit - 1, limit] {
+        let mut two = Two::new();
+        two.world.bytes(0)[..size as usize].copy_from_slice(&pattern(1, size as usize));
+        two.world.bytes(1).fill(0xee);
+        two.recv(5, 100, limit);
+        two.post(4, SendOp::Send { imm: Some(size) }, &[two.sge(0, 0, size)]);
+        let (sent, got) = (two.wait(0), two.wait(1));
+        assert_eq!((sent.wr_id, sent.status, sent.opcode, sent.byte_len), (4, Status::Ok, Opcode::Send, 0));
+        assert_eq!((got.wr_id, got.status, got.opcode), (5, Status::Ok, Opcode::Recv));
+        assert_eq!((got.byte_len, got.imm, got.src_qpn, got.qpn), (size, Some(size), two.qpn[0], two.qpn[1]));
+        assert_eq!((got.ah, got.sgid, got.unsolicited), (two.ah[1], gid(0), false));
+        let memory = two.world.bytes(1);
+        assert_eq!(memory[100..][..size as usize], pattern(1, size as usize));
+        memory[100..][..size as usize].fill(0xee);
+        assert!(memory.iter().all(|b| *b == 0xee), "bytes outside the message were touched, size {size}");
+    }
+    let mut two = Two::new();
+    two.recv(5, 100, limit);
+    two.send(4, 0, limit + 1);
+    assert_eq!(two.wait(0).status, Status::LocalBadLength);
+    assert!(two.world.poll(1).is_none());
+    two.send(6, 0, limit);
+    assert_eq!(two.wait(0).status, Status::Ok);
+    assert_eq!(two.wait(1).wr_id, 5, "the receive was not consumed");
+    two.assert_usable();
+}
+
+#[test]
+fn nothing_at_all_can_be_sent_written_and_read() {
+    let mut two = Two::new();
+    let null = Sge { addr: 0, len: 0, lkey: two.keys[0].lkey };
+    for sges in [&[][..], &[Sge { addr: BASE, ..null }][..]] {
+        two.world.recv(1, two.qpn[1], 1, &[]);
+        two.world.recv(1, two.qpn[1], 2, &[]);
+        two.post(10, SendOp::Send { imm: None }, sges);
+        two.post(11, two.write(0, None), sges);
+        two.post(12, two.write(0, Some(7)), sges);
+        two.post(13, two.read(0), sges);
+        let mut ids: Vec<u64> = (0..4).map(|_| two.wait(0)).map(|c| (c.status == Status::Ok, c.wr_id).1).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [10, 11, 12, 13]);
+        let got = [two.wait(1), two.wait(1)];
+        assert!(got.iter().all(|c| c.status == Status::Ok && c.byte_len == 0));
+        assert!(got.iter().any(|c| c.opcode == Opcode::RecvRdmaWithImm && c.imm == Some(7)));
+        assert!(two.world.poll(1).is_none());
+    }
+}
+
+#[test]
+fn parts_are_gathered_and_scattered() {
+    let mut two = Two::new();
+    two.world.bytes(0)[..3000].copy_from_slice(&pattern(3, 3000));
+    let parts = [two.sge(0, 0, 1001), two.sge(0, 1001, 1999)];
+    let into = [two.sge(1, 10, 7), two.sge(1, 5000, 2000), two.sge(1, 9000, 5000)];
+    two.world.recv(1, two.qpn[1], 1, &into);
+    two.post(2, SendOp::Send { imm: None }, &parts);
+    assert_eq!((two.wait(0).status, two.wait(1).byte_len), (Status::Ok, 3000));
+    let memory = two.world.bytes(1);
+    let got = [&memory[10..17], &memory[5000..7000], &memory[9000..9993]].concat();
+    assert_eq!(got, pattern(3, 3000));
+    assert!(memory[9993..14_000].iter().all(|b| *b == 0));
+    let three = [two.sge(0, 0, 1); 3];
+    let too_many = two.try_post(1, SendOp::Send { imm: None }, SendData::Sges(&three));
+    assert!(matches!(too_many, Err(CardError::Invalid(_))));
+    let too_many = two.try_post(1, two.read(0), SendData::Sges(&three[..2]));
+    assert!(matches!(too_many, Err(CardError::Invalid(_))), "RDMA has one local buffer");
+    let four = [two.sge(1, 0, 1); 4];
+    assert!(matches!(two.world.hosts[1].card.post_recv(two.qpn[1], 1, &four), Err(CardError::Invalid(_))));
+}
+
+#[test]
+fn inline_bytes_are_those_of_the_moment_of_posting() {
+    let mut two = Two::new();
+    let mut bytes = pattern(9, 32);
+    two.recv(1, 0, 100);
+    two.try_post(2, SendOp::Send { imm: None }, SendData::Inline(&bytes)).unwrap();
+    bytes.fill(0);
+    two.try_post(3, two.write(500, None), SendData::Inline(b"write")).unwrap();
+    let long = two.try_post(4, SendOp::Send { imm: None }, SendData::Inline(&[0; 33]));
+    assert!(matches!(long, Err(CardError::Invalid(_))));
+    let read = two.try_post(4, two.read(0), SendData::Inline(&[]));
+    assert!(matches!(read, Err(CardError::Invalid(_))));
+    assert_eq!((two.wait(0).status, two.wait(0).status), (Status::Ok, Status::Ok));
+    assert_eq!(two.world.bytes(1)[..32], pattern(9, 32));
+    assert_eq!(&two.world.bytes(1)[500..505], b"write");
+}
+
+#[test]
+fn writes_and_reads_of_many_packets_over_a_bad_network() {
+    for seed in 0..20 {
+        let mut two = Two::new();
+        two.world.wire = bad_wire(seed);
+        two.world.bytes(0)[..300_000].copy_from_slice(&pattern(1, 300_000));
+        two.post(1, two.write(500_000, None), &[two.sge(0, 0, 300_000)]);
+        let done = two.wait(0);
+        assert_eq!((done.wr_id, done.status, done.opcode), (1, Status::Ok, Opcode::RdmaWrite), "seed {seed}");
+        // Success means visible now, and a late copy must not write again.
+        assert_eq!(two.world.bytes(1)[500_000..800_000], pattern(1, 300_000), "seed {seed}");
+        assert!(two.world.poll(1).is_none(), "nobody is told");
+        two.world.bytes(1)[500_000..800_000].copy_from_slice(&pattern(2, 300_000));
+        two.post(2, two.read(500_000), &[two.sge(0, 600_000, 300_000)]);
+        let done = two.wait(0);
+        assert_eq!((done.wr_id, done.status, done.opcode), (2, Status::Ok, Opcode::RdmaRead), "seed {seed}");
+        assert_eq!(two.world.bytes(0)[600_000..900_000], pattern(2, 300_000), "seed {seed}");
+        two.world.bytes(0)[600_000..900_000].fill(0x11);
+        two.world.run(Span::from_secs(1));
+        assert!(two.world.bytes(0)[600_000..900_000].iter().all(|b| *b == 0x11), "seed {seed}");
+        assert_eq!(two.world.bytes(1)[500_000..800_000], pattern(2, 300_000), "seed {seed}");
+        let (a, b) = (two.world.hosts[0].card.port, two.world.hosts[1].card.port);
+        assert_eq!((a.rdma_write_wrs, a.rdma_write_bytes, b.rdma_write_recv_bytes), (1, 300_000, 300_000));
+        assert_eq!((a.rdma_read_wrs, a.rdma_read_bytes, b.rdma_read_resp_bytes), (1, 300_000, 300_000));
+    }
+}
+
+#[test]
+fn a_card_talks_to_itself() {
+    let mut world = World::new(1, options());
+    let (a, b) = (world.qp(0, |_| ()), world.qp(0, |_| ()));
+    let (ah, keys) = (world.ah(0, 0), world.mr(0));
+    world.bytes(0)[..5000].copy_from_slice(&pattern(1, 5000));
+    let wr = |wr_id, op, at, len, sges: &mut [Sge; 1]| {
+        sges[0] = sge(keys, at, len);
+        (wr_id, op)
+    };
+    let mut sges = [Sge::default()];
+    // The receive comes after the send, so the first attempts are in vain.
+    let (wr_id, op) = wr(1, SendOp::Send { imm: None }, 0, 5000, &mut sges);
+    world.post(0, a, SendWr { wr_id, op, ah, qpn: b, qkey: QKEY, data: SendData::Sges(&sges) }).unwrap();
+    world.run(Span::from_millis(5));
+    assert!(world.poll(0).is_none());
+    world.recv(0, b, 2, &[sge(keys, 10_000, 8928)]);
+    let done = [world.wait(0, Span::from_millis(50)), world.wait(0, Span::from_millis(50))];
+    assert!(done.iter().all(|c| c.status == Status::Ok));
+    let got = done.iter().find(|c| c.wr_id == 2).unwrap();
+    assert_eq!((got.byte_len, got.ah, got.sgid, got.src_qpn), (5000, ah, gid(0), a));
+    assert_eq!(world.bytes(0)[10_000..15_000], pattern(1, 5000));
+    let rkey = keys.rkey;
+    let read = SendOp::Read { addr: BASE, rkey };
+    let (wr_id, op) = wr(3, read, 20_000, 5000, &mut sges);
+    world.post(0, a, SendWr { wr_id, op, ah, qpn: b, qkey: QKEY, data: SendData::Sges(&sges) }).unwrap();
+    assert_eq!(world.wait(0, Span::from_millis(5)).status, Status::Ok);
+    assert_eq!(world.bytes(0)[20_000..25_000], pattern(1, 5000));
+    // Attempts are counted here as well.
+    let qp = world.new_qp(0, |_| ());
+    world.up(0, qp, 2);
+    let (wr_id, op) = wr(4, SendOp::Send { imm: None }, 0, 10, &mut sges);
+    world.post(0, qp, SendWr { wr_id, op, ah, qpn: b, qkey: QKEY, data: SendData::Sges(&sges) }).unwrap();
+    assert_eq!(world.wait(0, Span::from_millis(5)).status, Status::Rnr);
+}
+
+#[test]
+fn datagrams_come_with_the_routing_header_or_not_at_all() {
+    let mut two = Two::new();
+    let qps = [0, 1].map(|i| two.world.qp(i, |init| (init.ty, init.ops) = (QpType::Ud, SendOps::default())));
+    let post = |two: &mut Two, wr_id, qpn, qkey, len| {
+        let sges = [two.sge(0, 0, len)];
+        let op = SendOp::Send { imm: None };
+        let wr = SendWr { wr_id, op, ah: two.ah[0], qpn, qkey, data: SendData::Sges(&sges) };
+        two.world.post(0, qps[0], wr).unwrap();
+    };
+    two.world.bytes(0)[..200].copy_from_slice(&pattern(1, 200));
+    let into = two.sge(1, 0, 240);
+    two.world.recv(1, qps[1], 7, &[into]);
+    post(&mut two, 1, qps[1], QKEY, 200);
+    assert_eq!(two.wait(0).status, Status::Ok);
+    let got = two.wait(1);
+    assert_eq!((got.wr_id, got.byte_len, got.ah), (7, 240, two.ah[1]));
+    let memory = two.world.bytes(1);
+    assert_eq!(memory[40..240], pattern(1, 200));
+    assert_eq!((memory[0] >> 4, &memory[8..24], &memory[24..40]), (6, &gid(0).0[..], &gid(1).0[..]));
+    // Whatever is wrong with it, its sender has success.
+    let before = two.world.hosts[1].card.port.rx_drops;
+    post(&mut two, 2, qps[1], QKEY, 200);
+    post(&mut two, 3, qps[1], QKEY + 1, 1);
+    post(&mut two, 4, qps[1] ^ 1, QKEY, 1);
+    two.world.run(Span::from_millis(1));
+    two.world.recv(1, qps[1], 8, &[into]);
+    let srd = two.qpn[1];
+    post(&mut two, 5, srd, QKEY, 1);
+    post(&mut two, 6, qps[1], QKEY, 201);
+    for _ in 0..5 {
+        assert_eq!(two.wait(0).status, Status::Ok);
+    }
+    // It is done when it is sent.
+    two.world.run(Span::from_millis(1));
+    assert!(two.world.hosts[1].card.port.rx_drops == before + 5);
+    // Even if the queue pair goes at once.
+    let last = two.world.qp(0, |init| (init.ty, init.ops) = (QpType::Ud, SendOps::default()));
+    let (op, data) = (SendOp::Send { imm: None }, SendData::Inline(b"last words"));
+    let wr = SendWr { wr_id: 9, op, ah: two.ah[0], qpn: qps[1], qkey: QKEY, data };
+    two.world.post(0, last, wr).unwrap();
+    assert_eq!(two.wait(0).status, Status::Ok);
+    two.world.destroy_qp(0, last);
+    assert_eq!(two.wait(1).wr_id, 8);
+    assert_eq!(&two.world.bytes(1)[40..50], b"last words");
+    // And in time, also when nobody is there.
+    two.world.hosts[1].alive = false;
+    let start = two.world.now;
+    post(&mut two, 7, qps[1], QKEY, 1);
+    assert_eq!(two.wait(0).status, Status::Ok);
+    assert!(two.world.now.since(start) < Span::from_millis(150));
+}
+
+#[test]
+fn writes_with_immediate_take_a_receive_or_are_unsolicited() {
+    for (mine, theirs) in [(false, false), (true, true), (false, true), (true, false)] {
+        let mut two = Two::new();
+        two.qpn = [(0, mine), (1, theirs)].map(|(i, on)| two.world.qp(i, |init| init.unsolicited_write_recv = on));
+        if !theirs {
+            two.recv(5, 0, 0);
+        }
+        two.post(1, two.write(0, Some(77)), &[two.sge(0, 0, 1000)]);
+        let done = two.wait(0);
+        if mine != theirs {
+            assert_eq!(done.status, Status::FeatureMismatch);
+            // Without immediate it makes no difference.
+            two.post(2, two.write(0, None), &[two.sge(0, 0, 1000)]);
+            assert_eq!(two.wait(0).status, Status::Ok);
+            continue;
+        }
+        assert_eq!(done.status, Status::Ok);
+        let got = two.wait(1);
+        assert_eq!((got.opcode, got.imm, got.byte_len), (Opcode::RecvRdmaWithImm, Some(77), 1000));
+        assert_eq!((got.unsolicited, got.wr_id), (mine, if mine { 0 } else { 5 }));
+        assert!(two.world.poll(1).is_none());
+    }
+}
+
+/// How long it takes until a send to a queue pair without receives fails.
+fn time_to_rnr(retry: u8) -> Option<Span> {
+    let mut two = Two::new();
+    two.assert_usable();
+    two.qpn[0] = two.world.new_qp(0, |_| ());
+    two.world.up(0, two.qpn[0], retry);
+    assert_eq!(two.world.hosts[0].card.query_qp(two.qpn[0]).unwrap().rnr_retry, retry);
+    let start = two.world.now;
+    two.send(1, 0, 100);
+    let end = start + Span::from_secs(20);
+    while two.world.now < end {
+        if let Some(done) = two.world.poll(0) {
+            assert_eq!((done.wr_id, done.status), (1, Status::Rnr));
+            let took = two.world.now.since(start);
+            // What was reported as not delivered is never delivered later.
+            for wr_id in 0..100 {
+                two.recv(wr_id, 0, 100);
+            }
+            two.world.run(Span::from_secs(1));
+            assert!(two.world.poll(1).is_none());
+            two.send(2, 0, 100);
+            assert_eq!(two.wait(0).status, Status::Ok, "the queue pair goes on");
+            return Some(took);
+        }
+        two.world.step(end);
+    }
+    // For ever: a receive after 20 seconds is not too late.
+    two.recv(7, 0, 100);
+    assert_eq!(two.wait(0).status, Status::Ok);
+    assert_eq!(two.wait(1).wr_id, 7);
+    None
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_tried_as_often_as_the_attribute_says() {
+    let times: Vec<_> = (0..7).map(|n| time_to_rnr(n).expect("it fails")).collect();
+    assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
+    assert_eq!(time_to_rnr(RNR_INFINITE), None);
+    let mut world = World::new(1, options());
+    let qpn = world.new_qp(0, |_| ());
+    assert_eq!(world.hosts[0].card.query_qp(qpn).unwrap().rnr_retry, RNR_INFINITE, "the default");
+}
+
+#[test]
+fn full_queues_refuse_until_completions_are_polled() {
+    let mut two = Two::new();
+    let depth = cap().send_wr;
+    for n in 0..depth {
+        two.send(n.into(), 0, 1);
+    }
+    let more = |two: &mut Two| two.try_post(1, SendOp::Send { imm: None }, SendData::Inline(&[]));
+    assert!(matches!(more(&mut two), Err(CardError::NoMemory(_))));
+    for n in 0..two.world.hosts[1].card.query_qp(two.qpn[1]).unwrap().cap.recv_wr {
+        two.recv(n.into(), 0, 1);
+    }
+    let full = two.world.hosts[1].card.post_recv(two.qpn[1], 1, &[]);
+    assert!(matches!(full, Err(CardError::NoMemory(_))));
+    two.world.run(Span::from_millis(50));
+    assert!(matches!(more(&mut two), Err(CardError::NoMemory(_))), "done, but not polled");
+    assert!(two.world.poll(0).is_some());
+    more(&mut two).unwrap();
+    assert!(two.world.poll(1).is_some());
+    two.recv(1, 0, 1);
+}
+
+#[test]
+fn a_chain_is_posted_up_to_the_first_bad_request_or_all_or_none() {
+    let mut two = Two::new();
+    two.recv(1, 0, 100);
+    let chain = |len: usize| SendData::Inline(&[0; 40][..len]);
+    let wr = |wr_id, data| SendWr {
+        wr_id,
+        op: SendOp::Send { imm: None },
+        ah: two.ah[0],
+        qpn: two.qpn[1],
+        qkey: QKEY,
+        data,
+    };
+    let wrs = [wr(1, chain(4)), wr(2, chain(40)), wr(3, chain(4))];
+    let (now, qpn) = (two.world.now, two.qpn[0]);
+    let Host { card, endpoint, .. } = &mut two.world.hosts[0];
+    assert!(card.post_send_all(endpoint, now, qpn, &wrs).is_err());
+    let (posted, outcome) = card.post_send(endpoint, now, qpn, &wrs);
+    assert!(posted == 1 && matches!(outcome, Err(CardError::Invalid(_))));
+    assert_eq!(two.wait(0).wr_id, 1);
+    two.world.run(Span::from_millis(50));
+    assert!(two.world.poll(0).is_none());
+}
+
+#[test]
+fn an_overrun_of_a_completion_queue_is_told_once_and_harms_nobody_else() {
+    let mut world = World::new(2, options());
+    let small = world.hosts[1].card.create_cq(64).unwrap();
+    let to = world.qp(1, |init| (init.recv_cq, init.unsolicited_write_recv) = (small, true));
+    let from = world.qp(0, |init| init.unsolicited_write_recv = true);
+    let (ah, keys) = (world.ah(0, 1), [world.mr(0), world.mr(1)]);
+    world.ah(1, 0);
+    let mut done = 0;
+    for n in 0..500u32 {
+        let op = SendOp::Write { addr: BASE, rkey: keys[1].rkey, imm: Some(n) };
+        let data = SendData::Inline(b"x");
+        world.post(0, from, SendWr { wr_id: n.into(), op, ah, qpn: to, qkey: QKEY, data }).unwrap();
+        if n % 100 == 99 {
+            world.run(Span::from_millis(20));
+            while world.poll(0).is_some_and(|c| c.status == Status::Ok) {
+                done += 1;
+            }
+        }
+    }
+    assert_eq!(done, 500);
+    let overruns = world.hosts[1].events.iter().filter(|e| **e == CardEvent::CqOverrun(small)).count();
+    assert_eq!(overruns, 1);
+    let mut seen = std::collections::BTreeSet::new();
+    while let Some(entry) = world.hosts[1].card.poll(small) {
+        assert!(entry.unsolicited && seen.insert(entry.imm), "{entry:?} twice");
+    }
+    assert_eq!(seen.len(), 64);
+    world.destroy_qp(1, to);
+    world.hosts[1].card.destroy_cq(small).unwrap();
+}
+
+#[test]
+fn completions_without_their_queue_pair_are_gone() {
+    let mut two = Two::new();
+    for n in 0..16 {
+        two.recv(n, 0, 100);
+        two.send(n, 0, 10);
+    }
+    two.world.run(Span::from_millis(10));
+    two.world.destroy_qp(1, two.qpn[1]);
+    assert!(two.world.poll(1).is_none());
+    two.qpn[1] = two.world.qp(1, |_| ());
+    for _ in 0..16 {
+        assert_eq!(two.wait(0).status, Status::Ok);
+    }
+    two.assert_usable();
+}
+
+#[test]
+fn numbers_of_queue_pairs_come_back_late() {
+    let mut world = World::new(1, options());
+    let mut seen = std::collections::BTreeSet::new();
+    for n in 0..3000 {
+        let qpn = world.new_qp(0, |_| ());
+        assert!(qpn > 1 && qpn != 0xffff);
+        assert!(seen.insert(qpn), "QPN {qpn} again after {n}");
+        world.destroy_qp(0, qpn);
+    }
+    for _ in 0..10_000 {
+        let qpn = world.new_qp(0, |_| ());
+        world.destroy_qp(0, qpn);
+    }
+    let all: Vec<u16> = (0..1024).map(|_| world.new_qp(0, |_| ())).collect();
+    let Host { card, pd, cq, .. } = &mut world.hosts[0];
+    let ops = SendOps::default();
+    let (pd, cq) = (*pd, *cq);
+    let init = QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap: cap(), ops, unsolicited_write_recv: false };
+    assert!(matches!(card.create_qp(init), Err(CardError::NoMemory(_))));
+    assert_eq!(card.device.create_qp_err, 1);
+    assert_eq!(std::collections::BTreeSet::from_iter(&all).len(), all.len());
+}
+
+#[test]
+fn objects_that_others_depend_on_stay() {
+    let mut two = Two::new();
+    let host = &mut two.world.hosts[0];
+    assert!(matches!(host.card.dealloc_pd(host.pd), Err(CardError::Busy(_))));
+    assert!(matches!(host.card.destroy_cq(host.cq), Err(CardError::Busy(_))));
+    two.world.destroy_qp(0, two.qpn[0]);
+    two.world.destroy_ah(0, two.ah[0]);
+    two.world.dereg(0, two.keys[0].lkey);
+    let host = &mut two.world.hosts[0];
+    host.card.destroy_cq(host.cq).unwrap();
+    host.card.dealloc_pd(host.pd).unwrap();
+    assert!(host.card.dealloc_pd(host.pd).is_err());
+    assert_eq!(host.card.device.cmds_err, 3);
+}
+
+#[test]
+fn what_a_generation_cannot_do_is_refused() {
+    let profile = Profile::generation(0xefa0).unwrap();
+    let mut world = World::new(1, CardOptions { profile, ..CardOptions::default() });
+    let Host { card, pd, cq, .. } = &mut world.hosts[0];
+    let (pd, cq) = (*pd, *cq);
+    let access = |local_write, remote_read, remote_write| Access { local_write, remote_read, remote_write };
+    for (access, fine) in [
+        (access(true, false, false), true),
+        (access(false, false, false), true),
+        (access(true, true, false), false),
+        (access(true, false, true), false),
+        (access(false, false, true), false),
+    ] {
+        assert_eq!(card.reg_mr(pd, 0, BASE, 100, access).is_ok(), fine, "{access:?}");
+    }
+    assert_eq!(card.device.reg_mr_err, 3);
+    assert!(matches!(card.reg_mr(pd, 0, BASE, 1 << 50, Access::default()), Err(CardError::NoMemory(_))));
+    let base = QpInit {
+        ty: QpType::Srd,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        cap: cap(),
+        ops: SendOps::default(),
+        unsolicited_write_recv: false,
+    };
+    card.create_qp(base).unwrap();
+    let with = |cap| QpInit { cap, ..base };
+    for bad in [
+        QpInit { ops: SendOps { read: true, write: false }, ..base },
+        QpInit { unsolicited_write_recv: true, ..base },
+        with(QpCap { inline: profile.max_inline + 1, ..cap() }),
+        with(QpCap { send_wr: profile.max_sq_wr + 1, ..cap() }),
+        with(QpCap { recv_wr: profile.max_rq_wr, recv_sge: 2, ..cap() }),
+        with(QpCap { send_sge: 3, ..cap() }),
+        with(QpCap { recv_sge: 4, ..cap() }),
+    ] {
+        assert!(card.create_qp(bad).is_err(), "{bad:?}");
+    }
+    assert!(card.create_cq(0).is_err() && card.create_cq(profile.max_cqe + 1).is_err());
+    assert_eq!(card.device.create_cq_err, 2);
+}
+
+#[test]
+fn handles_of_one_address_are_one_and_the_table_of_them_has_an_end() {
+    let mut options = options();
+    options.profile.max_ah = 64;
+    let config = Config { max_peers: 128, ..Config::default() };
+    let mut world = World::with(1, options, config, |_| Ram(Vec::new()));
+    let first = world.ah(0, 1);
+    assert_eq!(world.ah(0, 1), first);
+    for i in 2..65 {
+        world.ah(0, i);
+    }
+    assert!(matches!(world.try_ah(0, addr(70)), Err(CardError::NoMemory(_))));
+    assert_eq!(world.hosts[0].card.device.create_ah_err, 1);
+    world.destroy_ah(0, first);
+    assert_eq!(world.ah(0, 1), first, "it was there all the time");
+    world.destroy_ah(0, first);
+    world.destroy_ah(0, first);
+    // Peers come and go: their places are used again.
+    for i in 100..600 {
+        let ah = world.try_ah(0, addr(i)).unwrap();
+        assert_eq!(ah, first);
+        world.destroy_ah(0, ah);
+    }
+}
+
+#[test]
+fn operations_complete_out_of_order() {
+    let mut two = Two::new();
+    let mut rng = Rng(5);
+    two.world.wire = Box::new(move |_, _| Fate::Late(Span::from_micros(rng.below(5000))));
+    let mut swapped = 0;
+    for n in 0..50 {
+        two.recv(n, 0, 0);
+        two.post(1, two.write(0, None), &[two.sge(0, 0, 100_000)]);
+        two.post(2, two.write(200_000, Some(n as u32)), &[two.sge(0, 0, 8)]);
+        swapped += usize::from(two.wait(0).wr_id == 2);
+        two.wait(0);
+        two.wait(1);
+    }
+    assert!(swapped > 10, "a small one overtook a large one {swapped} times");
+}

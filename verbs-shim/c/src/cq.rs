@@ -1,0 +1,419 @@
+//! Completion queues, and polling them the plain way.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ptr::null;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use parking_lot::RawMutex;
+use parking_lot::lock_api::RawMutex as _;
+use verbs_shim::{Completion, CqId, Gid, Opcode, Status};
+
+use crate::abi::{arg, code, export, minus_one, pointer};
+use crate::bindings::{
+    IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_STANDARD_FLAGS, IBV_WC_WITH_IMM,
+    efadv_cq, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc,
+};
+use crate::channel::Channel;
+use crate::context::{Context, Kind};
+use crate::cq_ex;
+use crate::errno::{EINVAL, EOPNOTSUPP, Errno};
+
+/// A completion queue.
+#[repr(C)]
+pub(crate) struct Cq {
+    public: UnsafeCell<ibv_cq_ex>,
+    pub(crate) efadv: UnsafeCell<efadv_cq>,
+    pub(crate) context: &'static Context,
+    pub(crate) id: CqId,
+    channel: Option<&'static Channel>,
+    /// Whoever polls; a program that polls the extended way holds it from start to end.
+    lock: RawMutex,
+    /// The thread that polls the extended way, by the address of something of its own; 0 for none.
+    poller: AtomicUsize,
+    batch: UnsafeCell<Batch>,
+    /// Events that programs have taken, to compare with those that they acknowledged.
+    events_taken: AtomicU32,
+    async_events_taken: AtomicU32,
+}
+
+/// Completions that were taken from the card and not yet given to the program.
+pub(crate) struct Batch {
+    entries: [Completion; BATCH],
+    at: usize,
+    len: usize,
+}
+
+/// Completions that are taken from the card at a time.
+const BATCH: usize = 16;
+
+const NOTHING: Completion = Completion {
+    wr_id: 0,
+    status: Status::Ok,
+    opcode: Opcode::Send,
+    byte_len: 0,
+    imm: None,
+    qpn: 0,
+    src_qpn: 0,
+    ah: 0,
+    sgid: Gid([0; 16]),
+    unsolicited: false,
+};
+
+impl Batch {
+    /// The entry that the program looks at.
+    #[inline]
+    pub(crate) fn current(&self) -> &Completion {
+        // `at` is one beyond the current entry while there is one.
+        &self.entries[self.at.saturating_sub(1)]
+    }
+}
+
+/// An extended poll session.
+pub(crate) struct Session<'a>(&'a Cq);
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+thread_local! {
+    static ME: u8 = const { 0 };
+}
+
+/// A number that only this thread has, while it lives.
+#[inline]
+fn me() -> usize {
+    ME.with(|me| (&raw const *me).addr())
+}
+
+impl Cq {
+    #[inline]
+    pub(crate) unsafe fn of<'a>(cq: *const ibv_cq) -> Result<&'a Cq, Errno> {
+        unsafe { arg(cq.cast::<Cq>()) }
+    }
+
+    #[inline]
+    pub(crate) fn public(&self) -> *mut ibv_cq_ex {
+        self.public.get()
+    }
+
+    /// What the program reads completions from.
+    ///
+    /// # Safety
+    /// The caller is in a poll session, or holds the lock.
+    #[inline]
+    pub(crate) unsafe fn batch(&self) -> &Batch {
+        unsafe { &*self.batch.get() }
+    }
+
+    // ---- polling
+
+    /// Begins an extended poll session, which ends with what is returned unless that is forgotten. `EINVAL` if this thread is
+    /// in one.
+    #[inline]
+    pub(crate) fn begin(&self) -> Result<Session<'_>, Errno> {
+        let me = me();
+        if self.poller.load(Ordering::Relaxed) == me {
+            return Err(EINVAL);
+        }
+        self.lock.lock();
+        self.poller.store(me, Ordering::Relaxed);
+        Ok(Session(self))
+    }
+
+    /// Ends the session of this thread, if there is one.
+    #[inline]
+    pub(crate) fn end(&self) {
+        if self.poller.load(Ordering::Relaxed) == me() {
+            self.poller.store(0, Ordering::Relaxed);
+            // It was locked by `begin` in this thread.
+            unsafe { self.lock.unlock() };
+        }
+    }
+
+    /// Takes the next entry; `false` if there is none.
+    ///
+    /// # Safety
+    /// The caller is in a poll session, or holds the lock.
+    #[inline]
+    pub(crate) unsafe fn next(&self) -> Result<bool, Errno> {
+        let batch = unsafe { &mut *self.batch.get() };
+        if batch.at == batch.len {
+            (batch.at, batch.len) = (0, 0);
+            batch.len = self.context.nic()?.poll_cq(self.id, &mut batch.entries);
+            if batch.len == 0 {
+                return Ok(false);
+            }
+        }
+        batch.at += 1;
+        Ok(true)
+    }
+
+    /// Runs something with the queue locked.
+    fn locked<R>(&self, run: impl FnOnce() -> R) -> R {
+        struct Unlock<'a>(&'a RawMutex);
+        impl Drop for Unlock<'_> {
+            fn drop(&mut self) {
+                // It was locked where this guard was made.
+                unsafe { self.0.unlock() };
+            }
+        }
+        self.lock.lock();
+        let _unlock = Unlock(&self.lock);
+        run()
+    }
+
+    /// Forgets what was taken from the card of a queue pair that is gone.
+    pub(crate) fn forget(&self, qpn: u16) {
+        self.locked(|| {
+            let batch = unsafe { &mut *self.batch.get() };
+            let mut kept = batch.at;
+            for i in batch.at..batch.len {
+                if batch.entries[i].qpn != qpn {
+                    batch.entries[kept] = batch.entries[i];
+                    kept += 1;
+                }
+            }
+            batch.len = kept;
+        });
+    }
+
+    // ---- events
+
+    /// An armed queue got an entry.
+    pub(crate) fn notify(&self) {
+        if let Some(channel) = self.channel {
+            channel.push(self);
+        }
+    }
+
+    pub(crate) fn event_taken(&self) {
+        self.events_taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn async_event_taken(&self) {
+        self.async_events_taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program is done with so many completion events.
+    pub(crate) fn ack(&self, events: u32) {
+        self.acknowledge(|cq| cq.comp_events_completed = cq.comp_events_completed.wrapping_add(events));
+    }
+
+    /// The program is done with an asynchronous event.
+    pub(crate) fn ack_async(&self) {
+        self.acknowledge(|cq| cq.async_events_completed = cq.async_events_completed.wrapping_add(1));
+    }
+
+    fn acknowledge(&self, count: impl FnOnce(&mut ibv_cq_ex)) {
+        let public = self.public();
+        unsafe {
+            libc::pthread_mutex_lock(&raw mut (*public).mutex);
+            count(&mut *public);
+            libc::pthread_cond_signal(&raw mut (*public).cond);
+            libc::pthread_mutex_unlock(&raw mut (*public).mutex);
+        }
+    }
+
+    /// Waits until the program has acknowledged all events that it took.
+    fn wait_for_acks(&self) {
+        let public = self.public();
+        unsafe {
+            libc::pthread_mutex_lock(&raw mut (*public).mutex);
+            while (*public).comp_events_completed != self.events_taken.load(Ordering::Relaxed)
+                || (*public).async_events_completed != self.async_events_taken.load(Ordering::Relaxed)
+            {
+                libc::pthread_cond_wait(&raw mut (*public).cond, &raw mut (*public).mutex);
+            }
+            libc::pthread_mutex_unlock(&raw mut (*public).mutex);
+        }
+    }
+}
+
+/// What a completion queue is made of.
+pub(crate) struct CqInit {
+    pub(crate) cqe: u32,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) comp_vector: u32,
+    /// What can be read of completions in the extended way (`IBV_WC_EX_WITH_*`).
+    pub(crate) wc_flags: u64,
+    /// The same of EFA's extensions (`EFADV_WC_EX_WITH_*`).
+    pub(crate) efa_wc_flags: u64,
+}
+
+pub(crate) unsafe fn create(context: &'static Context, init: &CqInit) -> Result<*mut ibv_cq_ex, Errno> {
+    let card = context.card()?;
+    let channel = if init.channel.is_null() { None } else { Some(unsafe { Channel::of(init.channel)? }) };
+    if init.comp_vector >= 1 || channel.is_some_and(|c| !c.is_of(context)) {
+        return Err(EINVAL);
+    }
+    if init.wc_flags & !IBV_WC_STANDARD_FLAGS != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    let id = card.nic.create_cq(init.cqe)?;
+    // All fields of the structure are numbers and optional pointers.
+    let mut public: ibv_cq_ex = unsafe { std::mem::zeroed() };
+    public.context = context.public();
+    public.channel = init.channel;
+    public.cq_context = init.cq_context;
+    public.handle = id.0;
+    public.cqe = card.nic.cq_depth(id) as c_int;
+    unsafe {
+        libc::pthread_mutex_init(&raw mut public.mutex, null());
+        libc::pthread_cond_init(&raw mut public.cond, null());
+    }
+    cq_ex::fill(&mut public, init.wc_flags);
+    let cq = Box::into_raw(Box::new(Cq {
+        public: UnsafeCell::new(public),
+        efadv: UnsafeCell::new(cq_ex::efadv(init.efa_wc_flags)),
+        context,
+        id,
+        channel,
+        lock: RawMutex::INIT,
+        poller: AtomicUsize::new(0),
+        batch: UnsafeCell::new(Batch { entries: [NOTHING; BATCH], at: 0, len: 0 }),
+        events_taken: AtomicU32::new(0),
+        async_events_taken: AtomicU32::new(0),
+    }));
+    card.sink.add_cq(id, unsafe { &*cq });
+    if let Some(channel) = channel {
+        channel.count(1);
+    }
+    context.objects.add(Kind::Cq, cq);
+    Ok(cq.cast())
+}
+
+export!(
+    "IBVERBS_1.1",
+    fn ibv_create_cq(
+        context: *mut ibv_context,
+        cqe: c_int,
+        cq_context: *mut c_void,
+        channel: *mut ibv_comp_channel,
+        comp_vector: c_int,
+    ) -> *mut ibv_cq {
+        pointer(|| {
+            let context = unsafe { Context::of(context)? };
+            let cqe = u32::try_from(cqe).map_err(|_| EINVAL)?;
+            let comp_vector = u32::try_from(comp_vector).map_err(|_| EINVAL)?;
+            let init = CqInit { cqe, cq_context, channel, comp_vector, wc_flags: 0, efa_wc_flags: 0 };
+            Ok(unsafe { create(context, &init)? }.cast())
+        })
+    }
+);
+
+export!(
+    "IBVERBS_1.1",
+    fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+        code(|| {
+            let this = unsafe { Cq::of(cq)? };
+            if !this.context.is_dead() {
+                let card = this.context.card()?;
+                card.nic.destroy_cq(this.id)?;
+                card.sink.remove_cq(this.id, this);
+                this.context.objects.remove(Kind::Cq, cq);
+                this.context.events.purge(|event| event.is_of(this));
+                if let Some(channel) = this.channel {
+                    channel.purge(this);
+                    channel.count(-1);
+                }
+                this.wait_for_acks();
+            }
+            drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+            Ok(())
+        })
+    }
+);
+
+/// Destroys the queue in the card.
+pub(crate) fn abandon(cq: &Cq) {
+    if let Ok(card) = cq.context.card() {
+        // Its queue pairs went before it.
+        let _ = card.nic.destroy_cq(cq.id);
+        card.sink.remove_cq(cq.id, cq);
+    }
+}
+
+/// The verbs' opcode of a completion. A read counts as a send: EFA's library knows no other opcode for it.
+#[inline]
+pub(crate) fn opcode(opcode: Opcode) -> c_int {
+    match opcode {
+        Opcode::Send | Opcode::RdmaRead => IBV_WC_SEND,
+        Opcode::RdmaWrite => IBV_WC_RDMA_WRITE,
+        Opcode::Recv => IBV_WC_RECV,
+        Opcode::RecvRdmaWithImm => IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+/// The verbs' status of a completion.
+#[inline]
+pub(crate) fn status(status: Status) -> c_int {
+    if status == Status::Ok { 0 } else { status.info().wc_status as c_int }
+}
+
+/// A completion as the verbs have it.
+#[inline]
+fn wc(entry: &Completion) -> ibv_wc {
+    ibv_wc {
+        wr_id: entry.wr_id,
+        status: status(entry.status),
+        opcode: opcode(entry.opcode),
+        vendor_err: entry.status.code().into(),
+        byte_len: entry.byte_len,
+        imm_data: entry.imm.unwrap_or(0).to_be(),
+        qp_num: entry.qpn.into(),
+        src_qp: entry.src_qpn.into(),
+        wc_flags: if entry.imm.is_some() { IBV_WC_WITH_IMM } else { 0 },
+        pkey_index: 0,
+        slid: entry.ah,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wcs: *mut ibv_wc) -> c_int {
+    minus_one(|| {
+        let cq = unsafe { Cq::of(cq)? };
+        if num_entries < 0 || (wcs.is_null() && num_entries > 0) || cq.poller.load(Ordering::Relaxed) == me() {
+            return Err(EINVAL);
+        }
+        let wanted = num_entries as usize;
+        cq.locked(|| {
+            let mut n = 0;
+            while n < wanted {
+                let batch = unsafe { &mut *cq.batch.get() };
+                if batch.at == batch.len {
+                    (batch.at, batch.len) = (0, 0);
+                    let room = BATCH.min(wanted - n);
+                    batch.len = cq.context.nic()?.poll_cq(cq.id, &mut batch.entries[..room]);
+                    if batch.len == 0 {
+                        break;
+                    }
+                }
+                while n < wanted && batch.at < batch.len {
+                    unsafe { wcs.add(n).write(wc(&batch.entries[batch.at])) };
+                    (n, batch.at) = (n + 1, batch.at + 1);
+                }
+                // Entries that are not there yet need not be asked for.
+                if batch.len < BATCH {
+                    break;
+                }
+            }
+            Ok(n as c_int)
+        })
+    })
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    code(|| {
+        let cq = unsafe { Cq::of(cq)? };
+        // There are no solicited events, as no work request can ask for one.
+        if solicited_only != 0 || cq.channel.is_none() {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(cq.context.nic()?.arm_cq(cq.id)?)
+    })
+}

@@ -1,0 +1,229 @@
+//! Files that programs expect in sysfs, in a directory of this process.
+//!
+//! libfabric takes a device for EFA's if its entry leads to a PCI device with a driver of that name, and looks for all of it
+//! under `$SYSFS_PATH`. So that variable is set when the library is loaded, unless the user has set it.
+//!
+//! The directory goes when the process exits. Its owner holds a lock in it for as long as it lives, so that whoever comes next
+//! knows the directories of those that were killed, and removes them.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use verbs_shim::NicConfig;
+
+use crate::abi::{export, minus_one, quiet};
+use crate::errno::{EINVAL, Errno};
+use crate::{config, fork, log};
+
+/// The directory of this process.
+#[derive(Debug)]
+struct Tree {
+    root: PathBuf,
+    owner: u32,
+    _lock: File,
+}
+
+static TREE: OnceLock<Tree> = OnceLock::new();
+
+const VARIABLE: &str = "SYSFS_PATH";
+const PREFIX: &str = "sysfs-";
+const LOCK: &str = "lock";
+const ABI_VERSION: &str = "6\n";
+
+/// Runs when the library is loaded.
+extern "C" fn loaded() {
+    quiet((), || {
+        fork::watch();
+        // A mistake in the options is reported when the program asks for devices.
+        let Ok(devices) = config::devices() else { return };
+        if let Err(error) = set_up(&devices) {
+            log::error(format_args!("what libfabric looks for in sysfs cannot be made: {error}"));
+        }
+    });
+}
+
+/// Makes the directory and tells the program of it.
+fn set_up(devices: &[NicConfig]) -> Result<(), String> {
+    let base = config::runtime_dir()?;
+    let tree = Tree::make(&base, devices).map_err(|error| format!("{}: {error}", base.display()))?;
+    // A parent process may have set it for itself.
+    if std::env::var_os(VARIABLE).is_none_or(|set| is_ours(&base, Path::new(&set))) {
+        // As early as it can be: before the program could have started a thread that reads the environment, unless it loads
+        // us later, which nothing can be done about.
+        unsafe { std::env::set_var(VARIABLE, &tree.root) };
+    }
+    let _ = TREE.set(tree);
+    Ok(())
+}
+
+/// Runs when the process exits.
+extern "C" fn unloaded() {
+    quiet((), || {
+        if let Some(tree) = TREE.get().filter(|tree| tree.owner == std::process::id()) {
+            // Whoever comes next tries again.
+            let _ = fs::remove_dir_all(&tree.root);
+        }
+    });
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static UNLOADED: extern "C" fn() = unloaded;
+
+/// Where a file of sysfs is for the program.
+pub(crate) fn path(relative: &str) -> String {
+    let root = TREE.get().map_or(Path::new("/sys"), |tree| &tree.root);
+    root.join(relative).to_string_lossy().into_owned()
+}
+
+/// Whether a path is where this library makes its directories, in whatever process; it may be gone.
+fn is_ours(base: &Path, path: &Path) -> bool {
+    path.parent() == Some(base) && path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
+}
+
+impl Tree {
+    fn make(base: &Path, devices: &[NicConfig]) -> io::Result<Tree> {
+        let owner = std::process::id();
+        sweep(base);
+        // A process id means little where namespaces share a directory.
+        let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+        let root = base.join(format!("{PREFIX}{owner}-{nanos:x}"));
+        let draft = base.join(format!(".{PREFIX}{owner}-{nanos:x}"));
+        fs::create_dir(&draft)?;
+        let made = lock(&draft.join(LOCK)).and_then(|lock| {
+            for (index, device) in devices.iter().enumerate() {
+                add(&draft, index, device)?;
+            }
+            file(&draft, "class/infiniband_verbs/abi_version", ABI_VERSION)?;
+            // Under its name it can be swept, so it must be locked by then.
+            fs::rename(&draft, &root)?;
+            Ok(lock)
+        });
+        match made {
+            Ok(lock) => Ok(Tree { root, owner, _lock: lock }),
+            Err(error) => {
+                let _ = fs::remove_dir_all(&draft);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Opens a file and locks it, or finds that another process has it locked.
+fn lock(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)?;
+    // SAFETY: no memory is passed.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        Ok(file)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Removes directories whose owners are gone.
+fn sweep(base: &Path) {
+    // SAFETY: no memory is passed.
+    let me = unsafe { libc::geteuid() };
+    let Ok(entries) = fs::read_dir(base) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let mine = is_ours(base, &path) && path.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == me);
+        if mine && path.join(LOCK).exists() && lock(&path.join(LOCK)).is_ok() {
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+fn file(root: &Path, relative: &str, content: &str) -> io::Result<()> {
+    let path = root.join(relative);
+    fs::create_dir_all(path.parent().unwrap_or(root))?;
+    fs::write(path, content)
+}
+
+fn link(root: &Path, relative: &str, target: &str) -> io::Result<()> {
+    let path = root.join(relative);
+    fs::create_dir_all(path.parent().unwrap_or(root))?;
+    symlink(target, path)
+}
+
+/// The PCI address that a device name tells (`rdmap0s6` is bus 0, slot 6), or one by its place in the list.
+fn pci(name: &str, index: usize) -> String {
+    let told = name.strip_prefix("rdmap").and_then(|rest| rest.split_once('s'));
+    let told = told.and_then(|(bus, slot)| Some((bus.parse::<u8>().ok()?, slot.parse::<u8>().ok()?)));
+    let (bus, slot) = told.unwrap_or((0xfe, index as u8));
+    format!("0000:{bus:02x}:{slot:02x}.0")
+}
+
+/// What sysfs has of a device.
+fn add(root: &Path, index: usize, config: &NicConfig) -> io::Result<()> {
+    let name = &config.name;
+    let pci = pci(name, index);
+    let device = format!("devices/pci0000:00/{pci}");
+    let profile = &config.card.profile;
+    file(root, &format!("{device}/vendor"), &format!("{:#06x}\n", crate::query::VENDOR_ID))?;
+    file(root, &format!("{device}/device"), &format!("{:#06x}\n", profile.part_id))?;
+    file(root, &format!("{device}/numa_node"), "-1\n")?;
+    fs::create_dir_all(root.join("bus/pci/drivers/efa"))?;
+    link(root, &format!("{device}/driver"), "../../../bus/pci/drivers/efa")?;
+    let ib = format!("{device}/infiniband/{name}");
+    file(root, &format!("{ib}/node_type"), "7: unspecified\n")?;
+    let [a, b, c, d] = profile.fw_ver;
+    file(root, &format!("{ib}/fw_ver"), &format!("{a}.{b}.{c}.{d}\n"))?;
+    file(root, &format!("{ib}/ports/1/state"), "4: ACTIVE\n")?;
+    file(root, &format!("{ib}/ports/1/link_layer"), "Unspecified\n")?;
+    link(root, &format!("{ib}/device"), "../..")?;
+    link(root, &format!("class/infiniband/{name}"), &format!("../../{ib}"))?;
+    let uverbs = format!("{device}/infiniband_verbs/uverbs{index}");
+    file(root, &format!("{uverbs}/ibdev"), &format!("{name}\n"))?;
+    file(root, &format!("{uverbs}/abi_version"), "1\n")?;
+    link(root, &format!("{uverbs}/device"), "../..")?;
+    link(root, &format!("class/infiniband_verbs/uverbs{index}"), &format!("../../{uverbs}"))
+}
+
+export!(
+    "IBVERBS_1.0",
+    fn ibv_get_sysfs_path() -> *const c_char {
+        static PATH: OnceLock<CString> = OnceLock::new();
+        let path = PATH.get_or_init(|| {
+            let set = std::env::var_os(VARIABLE).map_or_else(|| PathBuf::from("/sys"), PathBuf::from);
+            CString::new(set.as_os_str().as_bytes()).unwrap_or_default()
+        });
+        path.as_ptr()
+    }
+);
+
+export!(
+    "IBVERBS_1.0",
+    fn ibv_read_sysfs_file(dir: *const c_char, name: *const c_char, buf: *mut c_char, size: usize) -> c_int {
+        minus_one(|| {
+            if dir.is_null() || name.is_null() || buf.is_null() || size == 0 {
+                return Err(EINVAL);
+            }
+            let part = |text| Path::new(std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()));
+            let path = Path::new(part(dir)).join(part(name));
+            let read = fs::read(path).map_err(|error| error.raw_os_error().map_or(EINVAL, Errno))?;
+            let read = read.strip_suffix(b"\n").unwrap_or(&read);
+            let n = read.len().min(size - 1);
+            unsafe {
+                std::ptr::copy_nonoverlapping(read.as_ptr(), buf.cast::<u8>(), n);
+                buf.add(n).write(0);
+            }
+            Ok(n as c_int)
+        })
+    }
+);

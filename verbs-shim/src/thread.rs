@@ -1,0 +1,144 @@
+//! The thread that drives a card while the program does not.
+//!
+//! A program that polls drives the card itself, inside of its polling: nothing passes between threads. The thread looks
+//! now and then whether that goes on. When it does not (the program sleeps, computes, or waits for an event), the thread
+//! takes over until the program polls again, so that acknowledgements, retransmissions and RDMA never wait for the
+//! program.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+
+use crate::nic::Shared;
+
+/// How often the thread looks whether the program drives the card: long enough not to be felt by a program that shares a
+/// core with it.
+const LOOK: Duration = Duration::from_millis(4);
+/// How often counters are published at the least while anything moves.
+const PUBLISH: Duration = Duration::from_millis(200);
+
+/// The program drives; nobody needs to be woken.
+const PARKED: u8 = 0;
+/// The thread drives, and is awake.
+const AWAKE: u8 = 1;
+/// The thread drives, and sleeps or is about to.
+const ASLEEP: u8 = 2;
+
+/// What the program and the thread tell each other.
+#[derive(Debug)]
+pub(crate) struct Shift {
+    state: AtomicU8,
+    event: EventFd,
+    /// Turns that the program has driven.
+    turns: AtomicU64,
+    /// The program is going to sleep.
+    leaving: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Shift {
+    pub(crate) fn new() -> nix::Result<Shift> {
+        Ok(Shift {
+            state: AtomicU8::new(PARKED),
+            event: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            turns: AtomicU64::new(0),
+            leaving: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    /// The program drove a turn.
+    #[inline]
+    pub(crate) fn drove(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// There is something to do; whoever drives shall do it. Called with the lock of the card, under which the thread
+    /// says that it goes to sleep: so either it sees what was done, or we see that it sleeps.
+    #[inline]
+    pub(crate) fn kick(&self) {
+        if self.is_asleep() {
+            self.signal();
+        }
+    }
+
+    /// Whether the thread sleeps (or is about to), so that nobody has looked at the clock for a while. Called with the lock
+    /// of the card.
+    #[inline]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == ASLEEP
+    }
+
+    /// The thread found nothing to do and is about to sleep. Called with the lock of the card.
+    pub(crate) fn falls_asleep(&self) {
+        self.state.store(ASLEEP, Ordering::Relaxed);
+    }
+
+    /// The program will not poll for a while.
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+        if self.state.load(Ordering::SeqCst) != AWAKE {
+            self.signal();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.signal();
+    }
+
+    #[cold]
+    fn signal(&self) {
+        // It can only fail when it is full, and then it is signalled.
+        let _ = self.event.write(1);
+    }
+}
+
+/// Runs until it is told to stop.
+pub(crate) fn run(shared: &Shared, readiness: &[OwnedFd]) {
+    let shift = &shared.shift;
+    let mut seen = shift.turns.load(Ordering::Relaxed);
+    let mut published = std::time::Instant::now();
+    while !shift.stop.load(Ordering::SeqCst) {
+        let turns = shift.turns.load(Ordering::Relaxed);
+        let left = shift.leaving.swap(false, Ordering::SeqCst);
+        if published.elapsed() >= PUBLISH {
+            published = std::time::Instant::now();
+            shared.publish();
+        }
+        if turns != seen && !left {
+            // The program drives.
+            seen = turns;
+            shift.state.store(PARKED, Ordering::SeqCst);
+            if !shift.leaving.load(Ordering::SeqCst) && !shift.stop.load(Ordering::SeqCst) {
+                sleep(shift, &[], Some(LOOK));
+            }
+            continue;
+        }
+        seen = turns;
+        shift.state.store(AWAKE, Ordering::SeqCst);
+        let Some(mut timeout) = shared.drive() else { return };
+        if timeout == Some(Duration::ZERO) || shift.stop.load(Ordering::SeqCst) {
+            continue;
+        }
+        if shared.is_unpublished() {
+            let due = PUBLISH.saturating_sub(published.elapsed());
+            timeout = Some(timeout.map_or(due, |t| t.min(due)));
+        }
+        sleep(shift, readiness, timeout);
+    }
+}
+
+fn sleep(shift: &Shift, readiness: &[OwnedFd], timeout: Option<Duration>) {
+    let mut fds = Vec::with_capacity(4);
+    fds.push(PollFd::new(shift.event.as_fd(), PollFlags::POLLIN));
+    fds.extend(readiness.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
+    let timeout = timeout.map(TimeSpec::from_duration);
+    if ppoll(&mut fds, timeout, None).is_ok() && fds[0].any().unwrap_or(false) {
+        let _ = shift.event.read();
+    }
+}

@@ -1,0 +1,160 @@
+//! Two cards in one process, over loopback.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use srd_core::card::{CardEvent, CardOptions};
+use srd_core::{Config, card::Profile};
+use srd_udp::UdpOptions;
+use verbs_shim::{
+    Access, Completion, Nic, NicConfig, NicSink, Opcode, QpCap, QpInit, QpModify, QpState, QpType, RawRegion, SendData,
+    SendOp, SendOps, SendWr, Sge, Status,
+};
+
+const QKEY: u32 = 0x1111_1111;
+
+fn config() -> NicConfig {
+    let profile = Profile::generation(0xefa3).expect("a generation");
+    NicConfig {
+        name: "test".into(),
+        addr: "127.0.0.1:0".parse().expect("an address"),
+        transport: Config::default().check().expect("the default is valid"),
+        udp: UdpOptions::default(),
+        card: CardOptions { profile, ..CardOptions::default() },
+        faults: None,
+        seed: None,
+    }
+}
+
+struct Side {
+    nic: Nic,
+    pd: verbs_shim::PdId,
+    cq: verbs_shim::CqId,
+    qpn: u16,
+    memory: Vec<u8>,
+    lkey: u32,
+    rkey: u32,
+}
+
+fn side(sink: Box<dyn NicSink>) -> Side {
+    let nic = Nic::open(config(), sink).expect("a card on loopback");
+    let pd = nic.alloc_pd().unwrap();
+    let cq = nic.create_cq(256).unwrap();
+    let cap = QpCap { send_wr: 64, recv_wr: 64, send_sge: 2, recv_sge: 1, inline: 32 };
+    let init = QpInit {
+        ty: QpType::Srd,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        cap,
+        ops: SendOps { read: true, write: true },
+        unsolicited_write_recv: false,
+    };
+    let qpn = nic.create_qp(init).unwrap();
+    let up = |state| QpModify { state: Some(state), ..QpModify::default() };
+    nic.modify_qp(qpn, &QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..up(QpState::Init) })
+        .unwrap();
+    nic.modify_qp(qpn, &up(QpState::Rtr)).unwrap();
+    nic.modify_qp(qpn, &QpModify { sq_psn: Some(0), ..up(QpState::Rts) }).unwrap();
+    let mut memory = vec![0; 1 << 20];
+    // SAFETY: the vector outlives the card, and is not touched while requests are under way.
+    let region = unsafe { RawRegion::new(memory.as_mut_ptr(), memory.len()) };
+    let access = Access { local_write: true, remote_read: true, remote_write: true };
+    let keys = nic.reg_mr(pd, region, memory.as_ptr() as u64, access).unwrap();
+    Side { nic, pd, cq, qpn, memory, lkey: keys.lkey, rkey: keys.rkey }
+}
+
+impl Side {
+    fn sge(&self, offset: usize, len: u32) -> Sge {
+        Sge { addr: self.memory.as_ptr() as u64 + offset as u64, len, lkey: self.lkey }
+    }
+
+    fn wait(&self) -> Completion {
+        let mut out = [EMPTY; 1];
+        let end = Instant::now() + Duration::from_secs(30);
+        while self.nic.poll_cq(self.cq, &mut out) == 0 {
+            assert!(Instant::now() < end, "no completion");
+        }
+        out[0]
+    }
+}
+
+const EMPTY: Completion = Completion {
+    wr_id: 0,
+    status: Status::Ok,
+    opcode: Opcode::Send,
+    byte_len: 0,
+    imm: None,
+    qpn: 0,
+    src_qpn: 0,
+    ah: 0,
+    sgid: verbs_shim::Gid([0; 16]),
+    unsolicited: false,
+};
+
+#[test]
+fn sends_writes_and_reads_between_two_cards_and_within_one() {
+    for own in [false, true] {
+        let a = side(Box::new(()));
+        let other = if own { None } else { Some(side(Box::new(()))) };
+        let b = other.as_ref().unwrap_or(&a);
+        let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+        b.nic.create_ah(b.pd, a.nic.gid()).unwrap();
+        let post = |wr_id, op, sge: Sge| {
+            let wr = SendWr { wr_id, op, ah, qpn: b.qpn, qkey: QKEY, data: SendData::Sges(&[sge]) };
+            a.nic.post_send_all(a.qpn, &[wr]).unwrap();
+        };
+        b.nic.post_recv(b.qpn, 7, &[b.sge(4096, 8928)]).unwrap();
+        post(1, SendOp::Send { imm: Some(0xabcd) }, a.sge(0, 8000));
+        let mut done = [b.wait(), a.wait()];
+        done.sort_by_key(|c| c.opcode.is_recv());
+        assert_eq!((done[0].wr_id, done[0].status), (1, Status::Ok));
+        assert_eq!((done[1].wr_id, done[1].byte_len, done[1].imm), (7, 8000, Some(0xabcd)));
+        assert_eq!((done[1].sgid, done[1].ah), (a.nic.gid(), 0));
+
+        let addr = b.memory.as_ptr() as u64 + 65536;
+        post(2, SendOp::Write { addr, rkey: b.rkey, imm: None }, a.sge(0, 300_000));
+        let done = a.wait();
+        assert_eq!((done.wr_id, done.status, done.opcode), (2, Status::Ok, Opcode::RdmaWrite));
+        post(3, SendOp::Read { addr, rkey: b.rkey }, a.sge(500_000, 300_000));
+        let done = a.wait();
+        assert_eq!((done.wr_id, done.status, done.opcode), (3, Status::Ok, Opcode::RdmaRead));
+    }
+}
+
+struct Count(Arc<AtomicU32>);
+
+impl NicSink for Count {
+    fn event(&self, event: CardEvent) {
+        if matches!(event, CardEvent::Completion(_)) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn a_sleeping_program_is_told_of_completions() {
+    let told = Arc::new(AtomicU32::new(0));
+    let a = side(Box::new(()));
+    let b = side(Box::new(Count(told.clone())));
+    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    b.nic.post_recv(b.qpn, 1, &[b.sge(0, 100)]).unwrap();
+    b.nic.arm_cq(b.cq).unwrap();
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::Send { imm: None },
+        ah,
+        qpn: b.qpn,
+        qkey: QKEY,
+        data: SendData::Inline(b"hello"),
+    };
+    a.nic.post_send_all(a.qpn, &[wr]).unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while told.load(Ordering::SeqCst) == 0 {
+        assert!(Instant::now() < end, "nobody told");
+        std::thread::yield_now();
+    }
+    assert_eq!(b.wait().byte_len, 5);
+    assert_eq!(&b.memory[..5], b"hello");
+}
