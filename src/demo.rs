@@ -12,8 +12,8 @@ use clap::Args;
 use serde::Serialize;
 use srd::udp::{UdpDriver, UdpOptions, WaitMode};
 use srd::{
-    Config, Driver as _, Endpoint, Engine, Faults, Faulty, Mailbox, Outbound, PeerId, RnrRetry, SendError, Share, Span,
-    Time,
+    BlackHole, Config, Driver as _, Endpoint, Engine, Faults, Faulty, Mailbox, Outbound, PeerId, RnrRetry, SendError,
+    Share, Span, Time,
 };
 
 use crate::exit::{Exit, Fault, Result};
@@ -337,7 +337,7 @@ fn victim(args: &DemoArgs, seed: u64) -> Option<u16> {
 /// From now on whatever is sent from the source port of this path vanishes.
 fn kill(card: &mut Card, peer: PeerId, path: u16, now: Time, at: Span) -> Option<Killed> {
     let port = card.endpoint.peer_stats(peer).paths.get(usize::from(path))?.port;
-    card.driver.black_hole([port], now, Time::NEVER);
+    card.driver.black_hole(BlackHole::path(port, now));
     Some(Killed { path, source_port: port.0, at_s: at.as_secs_f64() })
 }
 

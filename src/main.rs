@@ -3,14 +3,21 @@
 #![forbid(unsafe_code)]
 
 mod demo;
+mod devices;
+mod doctor;
+mod driver;
 mod exit;
+mod explain;
 mod interrupt;
+mod options;
 mod perf;
 mod progress;
 mod render;
 mod report;
 mod results;
+mod run;
 mod sim;
+mod stat;
 mod transport;
 mod units;
 
@@ -35,10 +42,20 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 fine; 1 the verdict is bad; 2 wrong usage; 3 cannot be set up here (port in use, no permission, no route);
-4 the peer is not there, does not answer, or is busy; 130 interrupted.";
+4 the peer is not there, does not answer, or is busy; 130 interrupted. 'srd run' ends as its program does.";
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Run a program that uses EFA, unmodified, over the software card
+    Run(run::RunArgs),
+    /// List the devices that a program would see
+    Devices(devices::DevicesArgs),
+    /// Check the set-up of this host, and say what to do about what is wrong
+    Doctor(doctor::DoctorArgs),
+    /// Explain a completion status
+    Explain(explain::ExplainArgs),
+    /// Show the counters of running programs
+    Stat(stat::StatArgs),
     /// Show it at work: two cards on this machine, a lossy network, a path that dies
     Demo(demo::DemoArgs),
     /// Measure latency, bandwidth and message rate between two hosts
@@ -63,6 +80,11 @@ fn main() -> ExitCode {
     };
     log(cli.verbose);
     let (json, outcome) = match &cli.command {
+        Command::Run(args) => (false, run::run(args)),
+        Command::Devices(args) => (args.json, devices::run(args)),
+        Command::Doctor(args) => (args.json, doctor::run(args)),
+        Command::Explain(args) => (args.json, explain::run(args)),
+        Command::Stat(args) => (args.json, stat::run(args)),
         Command::Demo(args) => (args.json, demo::run(args)),
         Command::Perf(perf) => (perf.json(), perf.run()),
         Command::Sim(args) => (args.json, sim::run(args)),

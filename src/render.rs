@@ -12,6 +12,12 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     self::text(&text)
 }
 
+/// One JSON object in one line of standard output.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(value).map_err(|e| Fault::new(Exit::Failed, e))?;
+    self::text(&text)
+}
+
 /// Text and a line end on standard output. Whoever closed our output has read enough: that is no error.
 pub(crate) fn text(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();

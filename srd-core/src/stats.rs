@@ -28,6 +28,8 @@ pub struct Stats {
     pub lost_packets: u64,
     /// Packets whose payload was sent again (lost ones and tail probes).
     pub retransmits: u64,
+    /// Bytes of those packets, without padding and checksum.
+    pub retransmit_bytes: u64,
     /// Packets declared lost that were acknowledged later.
     pub spurious_retransmits: u64,
     /// Retransmission timeouts.

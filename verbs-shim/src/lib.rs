@@ -1,15 +1,21 @@
 //! An EFA card in software.
 //!
 //! [`Nic`] is an open card: the card of [`srd_core::card`] over kernel UDP, with a thread that drives it while the program
-//! does not.
+//! does not. [`api`] makes it safe and comfortable for Rust programs.
 #![cfg(target_os = "linux")]
 
+pub mod api;
+pub mod counters;
+pub mod faults;
 mod memory;
 mod nic;
+pub mod options;
+pub mod status;
 mod thread;
 
 pub use memory::{HostMem, RawRegion};
 pub use nic::{Nic, NicConfig, NicCounters, NicSink, OpenError};
+pub use options::{OptionError, Options};
 pub use srd_core::card::{
     self, Access, CardError, CardEvent, CardOptions, Completion, CqId, Gid, MrKeys, Opcode, PdId, Profile, QpAttr,
     QpCap, QpInit, QpModify, QpState, QpType, SendData, SendOp, SendOps, SendWr, Sge, Status,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -12,9 +13,10 @@ use srd_core::card::{
     Access, Card, CardError, CardEvent, CardOptions, Completion, CqId, DeviceCounters, Gid, GidError, MrKeys, PdId,
     PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Trouble,
 };
-use srd_core::{CheckedConfig, Driver, Endpoint, Engine, Faults, Faulty, Stats, Time};
+use srd_core::{CheckedConfig, Config, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
 use srd_udp::{BindError, UdpDriver, UdpOptions};
 
+use crate::counters::{Identity, Publisher};
 use crate::memory::{HostMem, RawRegion};
 use crate::thread::{self, Shift};
 
@@ -32,9 +34,28 @@ pub struct NicConfig {
     /// The card.
     pub card: CardOptions,
     /// What goes wrong in the network on request, and the seed of it.
-    pub faults: Option<(Faults, u64)>,
+    pub faults: Option<(FaultPlan, u64)>,
+    /// The directory that counters are published in, for `srd stat`; `None` for nowhere.
+    pub counters: Option<PathBuf>,
     /// Seed of keys, numbers and connection ids; `None` for one that nobody can guess.
     pub seed: Option<u64>,
+}
+
+impl NicConfig {
+    /// A card of the newest generation that peers reach at `addr`, and defaults otherwise.
+    pub fn at(addr: SocketAddr) -> NicConfig {
+        let newest = Profile::GENERATIONS.into_iter().rev().find_map(Profile::generation);
+        NicConfig {
+            name: "srd_0".into(),
+            addr,
+            transport: Config::default().check().expect("the defaults are valid"),
+            udp: UdpOptions::default(),
+            card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
+            faults: None,
+            seed: None,
+            counters: None,
+        }
+    }
 }
 
 /// Why a card could not be opened.
@@ -88,6 +109,7 @@ pub(crate) struct Shared {
     idle: AtomicU32,
     unpublished: AtomicBool,
     owes: AtomicBool,
+    publisher: Option<Mutex<Publisher>>,
 }
 
 impl fmt::Debug for Shared {
@@ -117,14 +139,30 @@ impl Nic {
     /// # Errors
     /// The address cannot be a card's, or the system does not permit it.
     pub fn open(config: NicConfig, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
-        let udp = match UdpDriver::bind(config.addr, config.udp.clone()) {
-            Err(_) if config.addr.port() != 0 => {
-                UdpDriver::bind(SocketAddr::new(config.addr.ip(), 0), config.udp.clone())?
-            }
-            other => other?,
-        };
-        let local = udp.local_addr();
+        let udp = bind(config.addr, &config.udp)?;
         let readiness = vec![udp.readiness()?];
+        Nic::over(config, Box::new(udp), readiness, sink)
+    }
+
+    /// Opens a card over any driver, at the driver's address. The thread sleeps until one of `readiness` is readable; those
+    /// options of `config` that are about UDP mean nothing.
+    ///
+    /// # Errors
+    /// The driver's address cannot be a card's, or the system does not permit a thread.
+    pub fn over(
+        config: NicConfig,
+        driver: Box<dyn Driver + Send>,
+        readiness: Vec<OwnedFd>,
+        sink: Box<dyn NicSink>,
+    ) -> Result<Nic, OpenError> {
+        let local = driver.local_addr();
+        let publisher = config.counters.as_ref().and_then(|dir| {
+            let publisher = Publisher::new(dir, Identity::from(&config), local);
+            publisher
+                .inspect_err(|e| tracing::warn!("counters are not published in {}: {e}", dir.display()))
+                .ok()
+                .map(Mutex::new)
+        });
         let mut seed = [0; 32];
         match config.seed {
             Some(n) => {
@@ -135,8 +173,8 @@ impl Nic {
             None => getrandom::fill(&mut seed).map_err(std::io::Error::from)?,
         }
         let mut driver: AnyDriver = match config.faults {
-            Some((faults, seed)) => Box::new(Faulty::new(udp, faults, seed)),
-            None => Box::new(udp),
+            Some((plan, seed)) => Box::new(Faulty::with_plan(driver, plan, seed)),
+            None => driver,
         };
         let now = driver.now();
         let gid = Gid::new(local)?;
@@ -151,6 +189,7 @@ impl Nic {
             idle: AtomicU32::new(0),
             unpublished: AtomicBool::new(true),
             owes: AtomicBool::new(false),
+            publisher,
         });
         let thread = spawn(&shared, readiness)?;
         Ok(Nic { shared, gid, profile: config.card.profile, thread: Some(thread) })
@@ -250,13 +289,16 @@ impl Nic {
         self.command(|e| e.upper.destroy_cq(cq))
     }
 
-    /// Asks for a [`CardEvent::Completion`] when the next entry is added to a completion queue. The program is expected to
-    /// sleep from now on.
+    /// Asks for a [`CardEvent::Completion`] when there is an entry in a completion queue, see [`Card::arm`]. The program is
+    /// expected to sleep from now on.
     ///
     /// # Errors
     /// There is no such queue.
     pub fn arm_cq(&self, cq: CqId) -> Result<(), CardError> {
-        self.shared.lock().upper.arm(cq)?;
+        let mut engine = self.shared.lock();
+        engine.upper.arm(cq)?;
+        self.shared.after(&mut engine);
+        drop(engine);
         self.shared.shift.leave();
         Ok(())
     }
@@ -361,6 +403,17 @@ impl Nic {
         ready
     }
 
+    /// The same without driving the card.
+    pub(crate) fn take_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+        take(&mut self.shared.lock(), cq, out)
+    }
+
+    /// Runs something while the card touches no memory.
+    pub(crate) fn with_lock<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _engine = self.shared.lock();
+        run()
+    }
+
     /// Counters, as of now.
     pub fn counters(&self) -> NicCounters {
         counters(&self.shared.lock())
@@ -389,8 +442,30 @@ impl Drop for Nic {
         while !engine.endpoint.is_closed() && began.elapsed() < LINGER_MAX {
             turn(&mut engine);
         }
-        self.shared.sink.counters(&counters(&engine));
+        self.shared.tell_counters(&counters(&engine));
     }
+}
+
+/// A driver at `addr`; if there is no port in it or that is taken, at another port: one of the range for source ports if there
+/// is such a range, because then nothing else gets through.
+fn bind(addr: SocketAddr, options: &UdpOptions) -> Result<UdpDriver, OpenError> {
+    let at = |port| UdpDriver::bind(SocketAddr::new(addr.ip(), port), options.clone());
+    if addr.port() != 0
+        && let Ok(driver) = at(addr.port())
+    {
+        return Ok(driver);
+    }
+    let Some(range) = &options.source_port_range else { return Ok(at(0)?) };
+    // Processes that start at once begin at different places.
+    let count = u32::from(range.end() - range.start()) + 1;
+    let begin = getrandom::u32().map_err(std::io::Error::from)? % count;
+    for k in 0..count {
+        match at(range.start() + ((begin + k) % count) as u16) {
+            Err(BindError::InUse(_)) if k + 1 < count => {}
+            other => return Ok(other?),
+        }
+    }
+    unreachable!("the last port of the range ends the search")
 }
 
 fn spawn(shared: &Arc<Shared>, readiness: Vec<OwnedFd>) -> std::io::Result<JoinHandle<()>> {
@@ -547,7 +622,16 @@ impl Shared {
     pub(crate) fn publish(&self) {
         if self.unpublished.swap(false, Ordering::Relaxed) {
             let counters = counters(&self.lock());
-            self.sink.counters(&counters);
+            self.tell_counters(&counters);
+        }
+    }
+
+    fn tell_counters(&self, counters: &NicCounters) {
+        self.sink.counters(counters);
+        if let Some(publisher) = &self.publisher {
+            let mut publisher = publisher.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            // The next attempt may succeed, and nothing depends on it.
+            let _ = publisher.publish(&counters.into());
         }
     }
 }

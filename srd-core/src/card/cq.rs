@@ -29,6 +29,24 @@ impl Opcode {
     }
 }
 
+impl Default for Completion {
+    /// An entry to be overwritten.
+    fn default() -> Completion {
+        Completion {
+            wr_id: 0,
+            status: Status::Ok,
+            opcode: Opcode::Send,
+            byte_len: 0,
+            imm: None,
+            qpn: 0,
+            src_qpn: 0,
+            ah: UNKNOWN_AH,
+            sgid: Gid::default(),
+            unsolicited: false,
+        }
+    }
+}
+
 /// An entry of a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
@@ -138,9 +156,11 @@ impl CompletionQueue {
         self.entries.pop_front()
     }
 
-    /// Asks for a notification of the next entry that is pushed.
-    pub(super) fn arm(&mut self) {
-        self.armed = true;
+    /// Asks for a notification of the next entry. If there are entries already, which count as it, returns `true` and
+    /// there is none later.
+    pub(super) fn arm(&mut self) -> bool {
+        self.armed = self.entries.is_empty();
+        !self.armed
     }
 
     /// Forgets the entries of a queue pair.

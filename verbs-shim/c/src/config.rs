@@ -1,21 +1,33 @@
-//! temporary
-use verbs_shim::{CardOptions, NicConfig};
+//! What the user wants of the devices, from the environment.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use verbs_shim::NicConfig;
+use verbs_shim::options::Options;
+
+/// The options, read once; a sentence if they make no sense.
+fn options() -> Result<&'static Options, String> {
+    static OPTIONS: OnceLock<Result<Options, String>> = OnceLock::new();
+    OPTIONS.get_or_init(|| Options::from_env().map_err(|e| e.to_string())).as_ref().map_err(Clone::clone)
+}
+
+/// The devices, in the order of their names.
 pub(crate) fn devices() -> Result<Vec<NicConfig>, String> {
-    let addr: std::net::IpAddr = std::env::var("SRD_ADDR")
-        .ok()
-        .map_or(Ok([127, 0, 0, 1].into()), |a| a.parse())
-        .map_err(|e| format!("SRD_ADDR: {e}"))?;
-    let mut card = CardOptions::default();
-    if let Ok(p) = std::env::var("SRD_PROFILE") {
-        card.profile = verbs_shim::Profile::generation(u32::from_str_radix(&p, 16).unwrap()).unwrap();
-    }
-    Ok(vec![NicConfig {
-        name: "rdmap0s6".into(),
-        addr: (addr, 0).into(),
-        transport: srd_core::Config::default().check().map_err(|e| e.to_string())?,
-        udp: srd_udp::UdpOptions::default(),
-        card,
-        faults: None,
-        seed: None,
-    }])
+    options()?.devices().map_err(|e| e.to_string())
+}
+
+/// Begins to log.
+pub(crate) fn start_log() -> Result<(), String> {
+    options()?.start_log().map_err(|e| e.to_string())
+}
+
+/// A directory of this user's in memory.
+pub(crate) fn runtime_dir() -> Result<PathBuf, String> {
+    options()?.runtime_dir().map_err(|e| e.to_string())
+}
+
+/// Where counters are published, if they are.
+pub(crate) fn counters_dir() -> Option<PathBuf> {
+    options().ok().filter(|o| o.counters).and_then(|o| o.runtime_dir().ok())
 }

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::Mutex;
 use verbs_shim::Nic;
+use verbs_shim::counters::{Identity, Publisher};
 
 use crate::abi::{arg, export, pointer, quiet};
 use crate::bindings::{IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device};
 use crate::context::{Outlet, Sink};
 use crate::errno::{EINVAL, EIO, ENOMEM, Errno};
-use crate::{fork, log, sysfs};
+use crate::{config, fork, log, sysfs};
 
 /// A device. It lives as long as the process, because programs keep pointers to it beyond the list that they got.
 #[repr(C)]
@@ -68,7 +69,7 @@ fn table() -> Result<&'static Table, Errno> {
 
 impl Table {
     fn new() -> Result<Table, Errno> {
-        let configs = crate::config::devices().map_err(|error| {
+        let configs = config::start_log().and_then(|()| config::devices()).map_err(|error| {
             log::error(format_args!("{error}"));
             EINVAL
         })?;
@@ -123,6 +124,15 @@ impl Device {
                 log::error(format_args!("cannot open {}: {error}", self.name()));
                 EIO
             })?;
+            if let Some(dir) = config::counters_dir() {
+                let addr = nic.gid().addr().unwrap_or(self.config.addr);
+                match Publisher::new(&dir, Identity::from(&self.config), addr) {
+                    Ok(publisher) => sink.publish(publisher),
+                    Err(error) => {
+                        log::error(format_args!("counters cannot be published in {}: {error}", dir.display()))
+                    }
+                }
+            }
             shared.port = nic.gid().addr().map_or(shared.port, |addr| addr.port());
             shared.open = Some(Card { nic: Arc::new(nic), sink });
         }

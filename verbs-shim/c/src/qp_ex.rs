@@ -13,10 +13,12 @@ use crate::abi::{code, quiet};
 use crate::ah::Ah;
 use crate::bindings::{
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
-    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_SEND_SIGNALED, efadv_qp, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge,
+    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_SEND_INLINE, IBV_SEND_SIGNALED, efadv_qp, ibv_ah, ibv_data_buf, ibv_qp_ex,
+    ibv_sge,
 };
 use crate::errno::{EINVAL, ENOMEM, Errno};
-use crate::qp::{Qp, bytes, list};
+use crate::post::{bytes, list};
+use crate::qp::Qp;
 
 /// Work requests that are being built, of one thread at a time.
 pub(crate) struct Stage {
@@ -103,7 +105,8 @@ impl Inner {
     fn begin(&mut self, qp: &Qp, op: SendOp) {
         let public = qp.public();
         let (wr_id, flags) = unsafe { ((*public).wr_id, (*public).wr_flags) };
-        if flags & !IBV_SEND_SIGNALED != 0 || (flags == 0 && !qp.sig_all) {
+        // That data is inline is told by how it is set; some programs say it here, too.
+        if flags & !(IBV_SEND_SIGNALED | IBV_SEND_INLINE) != 0 || (flags & IBV_SEND_SIGNALED == 0 && !qp.sig_all) {
             self.fail(EINVAL);
         } else if self.len >= qp.cap.send_wr as usize {
             self.fail(ENOMEM);

@@ -11,11 +11,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use verbs_shim::NicConfig;
+use verbs_shim::counters::{self, Identity, Values};
 
 use crate::abi::{export, minus_one, quiet};
 use crate::errno::{EINVAL, Errno};
@@ -32,9 +33,8 @@ struct Tree {
 static TREE: OnceLock<Tree> = OnceLock::new();
 
 const VARIABLE: &str = "SYSFS_PATH";
-const PREFIX: &str = "srd-verbs-";
+const PREFIX: &str = "sysfs-";
 const LOCK: &str = "lock";
-const ABI_VERSION: &str = "6\n";
 
 /// Runs when the library is loaded.
 extern "C" fn loaded() {
@@ -42,20 +42,24 @@ extern "C" fn loaded() {
         fork::watch();
         // A mistake in the options is reported when the program asks for devices.
         let Ok(devices) = config::devices() else { return };
-        match Tree::make(&devices) {
-            Ok(tree) => {
-                if std::env::var_os(VARIABLE).is_none_or(|set| is_ours(Path::new(&set))) {
-                    // As early as it can be: before the program could have started a thread that reads the environment,
-                    // unless it loads us later, which nothing can be done about.
-                    unsafe { std::env::set_var(VARIABLE, &tree.root) };
-                }
-                let _ = TREE.set(tree);
-            }
-            Err(error) => {
-                log::error(format_args!("cannot make a directory for what libfabric looks for in sysfs: {error}"))
-            }
+        if let Err(error) = set_up(&devices) {
+            log::error(format_args!("what libfabric looks for in sysfs cannot be made: {error}"));
         }
     });
+}
+
+/// Makes the directory and tells the program of it.
+fn set_up(devices: &[NicConfig]) -> Result<(), String> {
+    let base = config::runtime_dir()?;
+    let tree = Tree::make(&base, devices).map_err(|error| format!("{}: {error}", base.display()))?;
+    // A parent process may have set it for itself.
+    if std::env::var_os(VARIABLE).is_none_or(|set| is_ours(&base, Path::new(&set))) {
+        // As early as it can be: before the program could have started a thread that reads the environment, unless it loads
+        // us later, which nothing can be done about.
+        unsafe { std::env::set_var(VARIABLE, &tree.root) };
+    }
+    let _ = TREE.set(tree);
+    Ok(())
 }
 
 /// Runs when the process exits.
@@ -81,35 +85,24 @@ pub(crate) fn path(relative: &str) -> String {
     root.join(relative).to_string_lossy().into_owned()
 }
 
-/// Whether a path is a directory that this library made in some process.
-fn is_ours(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
-}
-
-/// The directory in which directories are made: the user's own if there is one.
-fn base() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_dir());
-    runtime.unwrap_or_else(std::env::temp_dir)
+/// Whether a path is where this library makes its directories, in whatever process; it may be gone.
+fn is_ours(base: &Path, path: &Path) -> bool {
+    path.parent() == Some(base) && path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
 }
 
 impl Tree {
-    fn make(devices: &[NicConfig]) -> io::Result<Tree> {
+    fn make(base: &Path, devices: &[NicConfig]) -> io::Result<Tree> {
         let owner = std::process::id();
-        Tree::make_in(&base(), owner, devices).or_else(|_| Tree::make_in(&std::env::temp_dir(), owner, devices))
-    }
-
-    fn make_in(base: &Path, owner: u32, devices: &[NicConfig]) -> io::Result<Tree> {
         sweep(base);
         // A process id means little where namespaces share a directory.
         let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         let root = base.join(format!("{PREFIX}{owner}-{nanos:x}"));
         let draft = base.join(format!(".{PREFIX}{owner}-{nanos:x}"));
-        fs::DirBuilder::new().mode(0o700).create(&draft)?;
+        fs::create_dir(&draft)?;
         let made = lock(&draft.join(LOCK)).and_then(|lock| {
             for (index, device) in devices.iter().enumerate() {
                 add(&draft, index, device)?;
             }
-            file(&draft, "class/infiniband_verbs/abi_version", ABI_VERSION)?;
             // Under its name it can be swept, so it must be locked by then.
             fs::rename(&draft, &root)?;
             Ok(lock)
@@ -148,57 +141,19 @@ fn sweep(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        let mine = is_ours(&path) && path.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == me);
+        let mine = is_ours(base, &path) && path.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == me);
         if mine && path.join(LOCK).exists() && lock(&path.join(LOCK)).is_ok() {
             let _ = fs::remove_dir_all(&path);
         }
     }
 }
 
-fn file(root: &Path, relative: &str, content: &str) -> io::Result<()> {
-    let path = root.join(relative);
-    fs::create_dir_all(path.parent().unwrap_or(root))?;
-    fs::write(path, content)
-}
-
-fn link(root: &Path, relative: &str, target: &str) -> io::Result<()> {
-    let path = root.join(relative);
-    fs::create_dir_all(path.parent().unwrap_or(root))?;
-    symlink(target, path)
-}
-
-/// The PCI address that a device name tells (`rdmap0s6` is bus 0, slot 6), or one by its place in the list.
-fn pci(name: &str, index: usize) -> String {
-    let told = name.strip_prefix("rdmap").and_then(|rest| rest.split_once('s'));
-    let told = told.and_then(|(bus, slot)| Some((bus.parse::<u8>().ok()?, slot.parse::<u8>().ok()?)));
-    let (bus, slot) = told.unwrap_or((0xfe, index as u8));
-    format!("0000:{bus:02x}:{slot:02x}.0")
-}
-
 /// What sysfs has of a device.
 fn add(root: &Path, index: usize, config: &NicConfig) -> io::Result<()> {
-    let name = &config.name;
-    let pci = pci(name, index);
-    let device = format!("devices/pci0000:00/{pci}");
-    let profile = &config.card.profile;
-    file(root, &format!("{device}/vendor"), &format!("{:#06x}\n", crate::query::VENDOR_ID))?;
-    file(root, &format!("{device}/device"), &format!("{:#06x}\n", profile.part_id))?;
-    file(root, &format!("{device}/numa_node"), "-1\n")?;
-    fs::create_dir_all(root.join("bus/pci/drivers/efa"))?;
-    link(root, &format!("{device}/driver"), "../../../bus/pci/drivers/efa")?;
-    let ib = format!("{device}/infiniband/{name}");
-    file(root, &format!("{ib}/node_type"), "7: unspecified\n")?;
-    let [a, b, c, d] = profile.fw_ver;
-    file(root, &format!("{ib}/fw_ver"), &format!("{a}.{b}.{c}.{d}\n"))?;
-    file(root, &format!("{ib}/ports/1/state"), "4: ACTIVE\n")?;
-    file(root, &format!("{ib}/ports/1/link_layer"), "Unspecified\n")?;
-    link(root, &format!("{ib}/device"), "../..")?;
-    link(root, &format!("class/infiniband/{name}"), &format!("../../{ib}"))?;
-    let uverbs = format!("{device}/infiniband_verbs/uverbs{index}");
-    file(root, &format!("{uverbs}/ibdev"), &format!("{name}\n"))?;
-    file(root, &format!("{uverbs}/abi_version"), "1\n")?;
-    link(root, &format!("{uverbs}/device"), "../..")?;
-    link(root, &format!("class/infiniband_verbs/uverbs{index}"), &format!("../../{uverbs}"))
+    counters::write_tree(root, index, &Identity::from(config), &Values::default())?;
+    let uverbs = root.join(format!("class/infiniband_verbs/uverbs{index}"));
+    fs::create_dir_all(&uverbs)?;
+    fs::write(uverbs.join("ibdev"), format!("{}\n", config.name))
 }
 
 export!(

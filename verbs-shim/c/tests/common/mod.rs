@@ -47,7 +47,7 @@ impl Bench {
         let mut cc = Command::new("cc");
         cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread", "-o"]);
         cc.arg(&program).arg(source).arg("-L").arg(self.path());
-        cc.args(["-libverbs", "-lefa", "-ldl"]);
+        cc.args(["-l:libibverbs.so.1", "-l:libefa.so.1", "-ldl"]);
         let out = cc.output().expect("cc runs");
         assert!(
             out.status.success(),
@@ -62,7 +62,7 @@ impl Bench {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.path()).env_remove("SYSFS_PATH");
         // Directories that the library makes are to be seen, and go with ours.
-        command.env("XDG_RUNTIME_DIR", self.path()).env("SRD_ADDR", "127.0.0.1");
+        command.env("SRD_RUNTIME_DIR", self.path().join("run")).env("SRD_ADDR", "127.0.0.1");
         command
     }
 
@@ -79,10 +79,11 @@ impl Bench {
         out
     }
 
-    /// Directories of the library that are there now.
-    pub(crate) fn trees(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.path()).expect("a directory").flatten().map(|e| e.path());
-        entries.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().contains("srd-verbs-"))).collect()
+    /// Directories that the library has for sysfs now.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.path().join("run")) else { return Vec::new() };
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.contains("sysfs-")).collect()
     }
 }
 

@@ -1,9 +1,11 @@
 //! A network that misbehaves on request: [`Faulty`] wraps any driver and loses, repeats, damages and delays datagrams.
 //!
-//! Which datagram meets which fault depends on the seed and on the order of the datagrams, on nothing else; every kind of
-//! fault draws from a generator of its own, so that switching one on does not move the others. The module has no I/O and no
-//! clock of its own: both are the wrapped driver's. It never invents bytes that were not sent, except the flipped bit of a
+//! What goes wrong may change with time, by a [`FaultPlan`]. Which datagram meets which fault depends on the seed and on the
+//! order of the datagrams, on nothing else; every kind of fault draws from a generator of its own, so that switching one on
+//! does not move the others. The module has no I/O and no clock of its own: both are the wrapped driver's. It never invents bytes that were not sent, except the flipped bit of a
 //! damaged datagram, and it never keeps more than [`Faults::max_held`] datagrams back.
+
+mod plan;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -17,6 +19,9 @@ use crate::batch::{Burst, TxBatch};
 use crate::driver::{Driver, RxMeta, SourcePort};
 use crate::time::{Span, Time};
 use crate::upper::{Gather, Token};
+
+use plan::Numbers;
+pub use plan::{BlackHole, FaultPlan, Way, Where};
 
 /// A probability in parts per million.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -110,10 +115,12 @@ pub struct FaultCounts {
     pub corrupted: u64,
     /// Held back.
     pub delayed: u64,
-    /// Swallowed by a black hole.
+    /// Swallowed by a black hole when sent.
     pub swallowed: u64,
     /// Lost at random when received.
     pub recv_lost: u64,
+    /// Swallowed by a black hole when received.
+    pub recv_swallowed: u64,
 }
 
 /// A driver that wraps another one and injects faults: see the module documentation.
@@ -121,7 +128,10 @@ pub struct FaultCounts {
 pub struct Faulty<D> {
     inner: D,
     faults: Faults,
+    /// What `faults` becomes, and when; the next change last.
+    changes: Vec<(Time, Faults)>,
     holes: Vec<BlackHole>,
+    numbers: Numbers,
     dice: Dice,
     counts: FaultCounts,
     held: BinaryHeap<Reverse<Held>>,
@@ -140,13 +150,6 @@ struct Dice {
     corrupt: Xoshiro256PlusPlus,
     delay: Xoshiro256PlusPlus,
     recv_loss: Xoshiro256PlusPlus,
-}
-
-#[derive(Debug)]
-struct BlackHole {
-    ports: Vec<SourcePort>,
-    from: Time,
-    until: Time,
 }
 
 /// What becomes of one datagram.
@@ -209,11 +212,19 @@ impl PartialOrd for Held {
 impl<D: Driver> Faulty<D> {
     /// Wraps `inner`; `seed` decides which datagrams meet which fault.
     pub fn new(inner: D, faults: Faults, seed: u64) -> Faulty<D> {
+        Faulty::with_plan(inner, FaultPlan::from(faults), seed)
+    }
+
+    /// Wraps `inner`; the times of the plan count from now.
+    pub fn with_plan(mut inner: D, plan: FaultPlan, seed: u64) -> Faulty<D> {
+        let (faults, changes, holes) = plan.starting(inner.now());
         let dice = |purpose: u64| Xoshiro256PlusPlus::seed_from_u64(seed ^ (purpose << 56));
         Faulty {
             inner,
             faults,
-            holes: Vec::new(),
+            changes,
+            holes,
+            numbers: Numbers::default(),
             dice: Dice { loss: dice(1), duplicate: dice(2), corrupt: dice(3), delay: dice(4), recv_loss: dice(5) },
             counts: FaultCounts::default(),
             held: BinaryHeap::new(),
@@ -224,15 +235,9 @@ impl<D: Driver> Faulty<D> {
         }
     }
 
-    /// Changes what goes wrong from now on.
-    pub fn set_faults(&mut self, faults: Faults) {
-        self.faults = faults;
-    }
-
-    /// Swallows everything that is sent from one of `ports`, silently, from time `from` (inclusive) until `until`
-    /// (exclusive; [`Time::NEVER`] for good). Black holes add up.
-    pub fn black_hole(&mut self, ports: impl IntoIterator<Item = SourcePort>, from: Time, until: Time) {
-        self.holes.push(BlackHole { ports: ports.into_iter().collect(), from, until });
+    /// Adds a black hole; its times are those of the driver's clock. Black holes add up.
+    pub fn black_hole(&mut self, hole: BlackHole) {
+        self.holes.push(hole);
     }
 
     /// Closes all black holes.
@@ -260,15 +265,29 @@ impl<D: Driver> Faulty<D> {
         self.inner
     }
 
+    /// The time if anything depends on it, else any time. Changes what goes wrong when that is due.
+    fn tick(&mut self) -> Time {
+        if self.holes.is_empty() && self.changes.is_empty() {
+            return Time::ZERO;
+        }
+        let now = self.inner.now();
+        while self.changes.last().is_some_and(|c| c.0 <= now) {
+            let Some((_, faults)) = self.changes.pop() else { break };
+            self.faults = faults;
+        }
+        now
+    }
+
     /// Draws the fate of every datagram of a batch; whether any of them is not simply sent.
     fn draw(&mut self, batch: &TxBatch) -> bool {
-        let Faulty { inner, faults, holes, dice, counts, held, fates, .. } = self;
+        let now = self.tick();
+        let Faulty { faults, holes, numbers, dice, counts, held, fates, .. } = self;
         fates.clear();
-        let now = if holes.is_empty() { Time::ZERO } else { inner.now() };
         let mut free = faults.max_held.saturating_sub(held.len());
         let mut any = false;
         for burst in batch.bursts() {
-            let hole = holes.iter().any(|h| h.from <= now && now < h.until && h.ports.contains(&burst.port));
+            let number = numbers.number(burst.port);
+            let hole = holes.iter().any(|h| h.takes_sent(now, burst.port, number, burst.to));
             for _ in 0..burst.datagrams() {
                 // Every die is thrown for every datagram, so that one fault does not move the others.
                 let lost = faults.loss.hits(&mut dice.loss);
@@ -362,12 +381,17 @@ impl<D: Driver> Driver for Faulty<D> {
 
     fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> io::Result<usize> {
         self.release()?;
-        let Faulty { inner, faults, dice, counts, .. } = self;
-        if faults.recv_loss == Share::NEVER {
+        let now = self.tick();
+        let Faulty { inner, faults, holes, dice, counts, .. } = self;
+        if faults.recv_loss == Share::NEVER && holes.is_empty() {
             return inner.recv(sink);
         }
         inner.recv(&mut |meta, bytes| {
-            if faults.recv_loss.hits(&mut dice.recv_loss) {
+            // The die is thrown for every datagram, so that a black hole does not move the losses.
+            let lost = faults.recv_loss.hits(&mut dice.recv_loss);
+            if holes.iter().any(|h| h.takes_received(now, meta.from)) {
+                counts.recv_swallowed += 1;
+            } else if lost {
                 counts.recv_lost += 1;
             } else {
                 sink(meta, bytes);
@@ -430,210 +454,4 @@ fn below(rng: &mut Xoshiro256PlusPlus, range: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A driver in memory: keeps what is sent, hands out what it is told to, and its clock stands still.
-    #[derive(Default)]
-    struct Tape {
-        now: Time,
-        sent: Vec<(SourcePort, Vec<u8>)>,
-        bursts: usize,
-        incoming: Vec<Vec<u8>>,
-        waited: Vec<Option<Time>>,
-    }
-
-    const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
-
-    impl Driver for Tape {
-        fn now(&mut self) -> Time {
-            self.now
-        }
-
-        fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> io::Result<usize> {
-            let meta = RxMeta { from: PEER, to: None, ecn: crate::Ecn::NotEct, at: self.now };
-            let n = self.incoming.len();
-            self.incoming.drain(..).for_each(|d| sink(&meta, &d));
-            Ok(n)
-        }
-
-        fn send(&mut self, batch: &TxBatch, mem: &dyn Gather) -> io::Result<()> {
-            for burst in batch.bursts() {
-                self.bursts += 1;
-                let mut bytes = Vec::new();
-                burst.copy_to(mem, &mut bytes);
-                assert_eq!(bytes.len(), burst.len);
-                self.sent.extend(bytes.chunks(burst.segment).map(|d| (burst.port, d.to_vec())));
-            }
-            Ok(())
-        }
-
-        fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
-            self.waited.push(until);
-            if let Some(t) = until {
-                self.now = self.now.max(t);
-            }
-            Ok(())
-        }
-
-        fn local_addr(&self) -> SocketAddr {
-            PEER
-        }
-
-        fn source_ports(&self) -> u16 {
-            4
-        }
-
-        fn max_datagram(&mut self, _: SocketAddr) -> u16 {
-            1472
-        }
-    }
-
-    /// `n` datagrams of 8 bytes that begin with their number, and one of 3, as one burst.
-    fn burst(port: u16, first: u32, n: u32) -> TxBatch {
-        let mut bytes = Vec::new();
-        for k in first..first + n {
-            bytes.extend_from_slice(&k.to_be_bytes());
-            bytes.extend_from_slice(&[0xaa; 4]);
-        }
-        bytes.extend_from_slice(b"end");
-        let mut batch = TxBatch::new();
-        let mut burst = batch.burst(PEER, SourcePort(port), 8);
-        burst.inline(&bytes);
-        burst.finish();
-        batch
-    }
-
-    fn numbers(sent: &[(SourcePort, Vec<u8>)]) -> Vec<u32> {
-        sent.iter().filter(|(_, d)| d.len() == 8).map(|(_, d)| u32::from_be_bytes([d[0], d[1], d[2], d[3]])).collect()
-    }
-
-    fn run(faults: Faults, seed: u64) -> Faulty<Tape> {
-        let mut driver = Faulty::new(Tape::default(), faults, seed);
-        for k in 0..100 {
-            driver.send(&burst(0, k * 100, 100), &NoPayload).expect("send");
-        }
-        driver
-    }
-
-    #[test]
-    fn no_faults_bursts_pass_unchanged() {
-        let driver = run(Faults::default(), 1);
-        assert_eq!(numbers(&driver.inner.sent), (0..10_000).collect::<Vec<_>>());
-        assert_eq!(driver.inner.bursts, 100);
-        assert_eq!(driver.counts(), FaultCounts { offered: 10_100, ..FaultCounts::default() });
-    }
-
-    #[test]
-    fn loss_share_is_kept_and_the_rest_stays_in_order() {
-        let driver = run(Faults { loss: Share::percent(10), ..Faults::default() }, 2);
-        let lost = driver.counts().lost;
-        assert!((900..1_130).contains(&lost), "{lost} of 10,100 lost");
-        assert_eq!(driver.inner.sent.len() as u64, 10_100 - lost);
-        assert!(numbers(&driver.inner.sent).is_sorted());
-        assert!(driver.inner.sent.iter().all(|(_, d)| d.len() == 8 || d == b"end"));
-    }
-
-    #[test]
-    fn same_seed_same_faults() {
-        let faults = Faults {
-            loss: Share::percent(5),
-            duplicate: Share::percent(5),
-            corrupt: Share::percent(5),
-            delay: Share::percent(5),
-            ..Faults::default()
-        };
-        let (a, b, c) = (run(faults, 3), run(faults, 3), run(faults, 4));
-        assert!(a.inner.sent == b.inner.sent, "{:?} against {:?}", a.counts(), b.counts());
-        assert!(a.inner.sent != c.inner.sent, "two seeds, one outcome");
-    }
-
-    #[test]
-    fn second_fault_does_not_move_the_first() {
-        let loss = Faults { loss: Share::percent(5), ..Faults::default() };
-        let both = Faults { delay: Share::percent(20), duplicate: Share::percent(20), ..loss };
-        let (a, mut b) = (run(loss, 5), run(both, 5));
-        b.inner.now = Time::ZERO + both.delay_max;
-        b.wait(None).expect("wait");
-        let mut all = numbers(&b.inner.sent);
-        all.sort_unstable();
-        all.dedup();
-        assert!(numbers(&a.inner.sent) == all, "{:?} against {:?}", a.counts(), b.counts());
-    }
-
-    #[test]
-    fn duplicate_every_datagram_twice() {
-        let driver = run(Faults { duplicate: Share::ALWAYS, ..Faults::default() }, 6);
-        let mut all = numbers(&driver.inner.sent);
-        all.sort_unstable();
-        assert_eq!(all, (0..20_000).map(|k| k / 2).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn corrupt_exactly_one_bit_differs() {
-        let clean = run(Faults::default(), 7);
-        let driver = run(Faults { corrupt: Share::ALWAYS, ..Faults::default() }, 7);
-        for ((_, a), (_, b)) in clean.inner.sent.iter().zip(&driver.inner.sent) {
-            let bits: u32 = a.iter().zip(b).map(|(x, y)| (x ^ y).count_ones()).sum();
-            assert_eq!((a.len(), bits), (b.len(), 1));
-        }
-    }
-
-    #[test]
-    fn delay_released_by_the_clock_in_order_of_release() {
-        let faults = Faults { delay: Share::ALWAYS, ..Faults::default() };
-        let mut driver = Faulty::new(Tape::default(), faults, 8);
-        driver.send(&burst(0, 0, 50), &NoPayload).expect("send");
-        assert_eq!(driver.inner.sent.len(), 0);
-        driver.inner.now = Time::ZERO + faults.delay_min - Span::from_nanos(1);
-        assert_eq!(driver.recv(&mut |_, _| ()).expect("recv"), 0);
-        assert_eq!(driver.inner.sent.len(), 0);
-        driver.wait(None).expect("wait");
-        let first = driver.inner.waited[0].expect("a held datagram bounds the wait");
-        assert!(first >= Time::ZERO + faults.delay_min);
-        assert_eq!(driver.inner.sent.len(), 1);
-        driver.inner.now = Time::ZERO + faults.delay_max;
-        assert_eq!(driver.recv(&mut |_, _| ()).expect("recv"), 0);
-        assert_eq!(driver.inner.sent.len(), 51);
-        assert!(!numbers(&driver.inner.sent).is_sorted(), "random delays reorder");
-    }
-
-    #[test]
-    fn delay_holds_a_bounded_number() {
-        let faults = Faults { delay: Share::ALWAYS, max_held: 10, ..Faults::default() };
-        let driver = run(faults, 9);
-        assert_eq!(driver.held.len(), 10);
-        assert_eq!(driver.inner.sent.len(), 10_100 - 10);
-    }
-
-    #[test]
-    fn black_hole_only_its_ports_and_only_in_its_time() {
-        let mut driver = Faulty::new(Tape::default(), Faults::default(), 10);
-        let (from, until) = (Time::from_nanos(100), Time::from_nanos(200));
-        driver.black_hole([SourcePort(1), SourcePort(3)], from, until);
-        for now in [99, 100, 199, 200] {
-            driver.inner.now = Time::from_nanos(now);
-            for port in 0..4 {
-                driver.send(&burst(port, now as u32, 1), &NoPayload).expect("send");
-            }
-        }
-        let through = |port| {
-            let of_port: Vec<_> = driver.inner.sent.iter().filter(|(p, _)| *p == SourcePort(port)).cloned().collect();
-            numbers(&of_port)
-        };
-        assert_eq!([through(0), through(2)], [[99, 100, 199, 200]; 2]);
-        assert_eq!([through(1), through(3)], [[99, 200]; 2]);
-        assert_eq!(driver.counts().swallowed, 8);
-    }
-
-    #[test]
-    fn recv_loss_share_is_kept() {
-        let faults = Faults { recv_loss: Share::percent(50), ..Faults::default() };
-        let mut driver = Faulty::new(Tape::default(), faults, 11);
-        driver.inner.incoming = vec![vec![1]; 1000];
-        let mut got = 0;
-        driver.recv(&mut |_, _| got += 1).expect("recv");
-        assert!((400..600).contains(&got), "{got} of 1,000 arrived");
-        assert_eq!(driver.counts().recv_lost, 1000 - got);
-    }
-}
+mod tests;

@@ -1,0 +1,175 @@
+//! The network: addresses, offloads, buffers, firewalls, equal-cost paths.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use srd::udp::{UdpDriver, UdpOptions};
+use verbs_shim::{NicConfig, Options};
+
+use super::{Finding, tool};
+use crate::units::bytes;
+
+/// A datagram to ourselves that is not there by then has been dropped.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+pub(super) fn check(options: &Options) -> Vec<Finding> {
+    let devices = match options.devices() {
+        Ok(devices) => devices,
+        Err(e) => {
+            return vec![Finding::fail("address", e.to_string(), "choose another address with --addr (SRD_ADDR)")];
+        }
+    };
+    let mut findings = Vec::new();
+    let mut driver = None;
+    for device in &devices {
+        match address(device) {
+            Ok((bound, finding)) => {
+                driver.get_or_insert(bound);
+                findings.push(finding);
+            }
+            Err(finding) => findings.push(finding),
+        }
+    }
+    if let Some(driver) = driver {
+        findings.extend(offloads(&driver, &devices[0].udp));
+    }
+    findings.push(ports(options, devices.len()));
+    findings.push(firewall());
+    findings.push(equal_cost());
+    findings
+}
+
+fn address(device: &NicConfig) -> Result<(UdpDriver, Finding), Finding> {
+    let ip = device.addr.ip();
+    let options = UdpOptions { source_port_range: None, ..device.udp.clone() };
+    let driver = UdpDriver::bind(SocketAddr::new(ip, 0), options).map_err(|e| {
+        Finding::fail("address", format!("{}: {e}", device.name), "choose another with --addr (SRD_ADDR)")
+    })?;
+    if !reaches_itself(ip) {
+        return Err(Finding::fail(
+            "address",
+            format!("{}: UDP from {ip} to itself does not arrive", device.name),
+            "let a firewall pass UDP on the loopback interface, or bring it up: ip link set lo up",
+        ));
+    }
+    let fixed = device.addr.port();
+    if fixed != 0 && UdpSocket::bind(device.addr).is_err() {
+        let found = format!("{}: UDP port {fixed} of {ip} is in use", device.name);
+        let remedy = "nothing, or choose another: a device whose port is taken gets another one";
+        return Ok((driver, Finding::warn("address", found, remedy)));
+    }
+    let finding = if ip.is_loopback() {
+        let remedy =
+            "nothing if all runs on this host; else give the host an address, or name one with --addr (SRD_ADDR)";
+        Finding::warn("address", format!("{} is at {ip}, where other hosts do not reach it", device.name), remedy)
+    } else {
+        Finding::ok("address", format!("{} is at {ip}", device.name))
+    };
+    Ok((driver, finding))
+}
+
+fn reaches_itself(ip: IpAddr) -> bool {
+    let exchange = || {
+        let (from, to) = (UdpSocket::bind((ip, 0))?, UdpSocket::bind((ip, 0))?);
+        to.set_read_timeout(Some(PATIENCE))?;
+        from.send_to(b"srd doctor", to.local_addr()?)?;
+        to.recv(&mut [0; 16])
+    };
+    exchange().is_ok_and(|n| n == 10)
+}
+
+fn offloads(driver: &UdpDriver, options: &UdpOptions) -> Vec<Finding> {
+    let info = driver.info();
+    let newer = "a kernel from 5.0 on has it; without it, bulk transfer costs several times the CPU";
+    let gso = match info.gso_segments {
+        Some(n) => Finding::ok("GSO", format!("the kernel segments bursts of up to {n} datagrams")),
+        None => Finding::warn("GSO", "the kernel does not segment UDP", newer),
+    };
+    let gro = if info.gro {
+        Finding::ok("GRO", "the kernel coalesces UDP")
+    } else {
+        Finding::warn("GRO", "the kernel does not coalesce UDP", newer)
+    };
+    let (got, asked) = (info.recv_buffer, options.recv_buffer);
+    // The kernel counts its own overhead, too, and tells twice of what it was asked for.
+    let buffer = if got >= asked {
+        Finding::ok("buffers", format!("receive buffers of {}", bytes(got as u64)))
+    } else {
+        let remedy =
+            format!("as root: sysctl -w net.core.rmem_max={asked} (without it, bursts are lost and sent again)");
+        Finding::warn(
+            "buffers",
+            format!("receive buffers of {} instead of {}", bytes(got as u64), bytes(asked as u64)),
+            remedy,
+        )
+    };
+    vec![gso, gro, buffer]
+}
+
+/// Whether there are enough ephemeral ports.
+fn ports(options: &Options, devices: usize) -> Finding {
+    let need = devices * (usize::from(options.pool()) + 1);
+    if let Some(range) = &options.ports {
+        let (first, last) = (range.start(), range.end());
+        return Finding::ok("ports", format!("UDP {first} to {last}: enough for {} processes", range.len() / need));
+    }
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let limits: Vec<usize> = text.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    let &[first, last] = &limits[..] else { return Finding::ok("ports", "the kernel chooses them") };
+    let have = (last + 1).saturating_sub(first);
+    let found = format!("the kernel chooses from UDP {first} to {last}: enough for {} processes", have / need);
+    if have < need {
+        Finding::fail(
+            "ports",
+            found,
+            "as root: sysctl -w net.ipv4.ip_local_port_range='32768 60999', or lower --path-pool",
+        )
+    } else {
+        Finding::ok("ports", found)
+    }
+}
+
+fn firewall() -> Finding {
+    let remedy = "let UDP pass between the hosts, in both directions; --ports FIRST-LAST (SRD_PORTS) limits which";
+    let rules = tool::output(Command::new("nft").args(["-j", "list", "ruleset"]));
+    let Some(rules) = rules.and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
+        let found = "its rules cannot be seen (that takes root and nft)";
+        return Finding::ok("firewall", format!("{found}; if peers are unreachable: {remedy}"));
+    };
+    let chains = rules["nftables"].as_array().into_iter().flatten().filter_map(|o| o.get("chain"));
+    let drops: Vec<String> = chains
+        .filter(|c| c["policy"] == "drop" && (c["hook"] == "input" || c["hook"] == "output"))
+        .map(|c| format!("{} {}", c["table"].as_str().unwrap_or("?"), c["name"].as_str().unwrap_or("?")))
+        .collect();
+    if drops.is_empty() {
+        Finding::ok(
+            "firewall",
+            "no chain of nftables drops by default; security groups of a cloud are not seen from here",
+        )
+    } else {
+        Finding::warn("firewall", format!("these chains drop what no rule accepts: {}", drops.join(", ")), remedy)
+    }
+}
+
+/// Whether this host itself spreads flows over routes of equal cost by port.
+fn equal_cost() -> Finding {
+    let routes = tool::output(Command::new("ip").args(["-j", "route", "show"]));
+    let routes = routes.and_then(|text| serde_json::from_str::<Value>(&text).ok()).unwrap_or(Value::Null);
+    let several =
+        routes.as_array().into_iter().flatten().any(|r| r["nexthops"].as_array().is_some_and(|n| n.len() > 1));
+    let policy = std::fs::read_to_string("/proc/sys/net/ipv4/fib_multipath_hash_policy").unwrap_or_default();
+    match (several, policy.trim()) {
+        (false, _) => Finding::ok(
+            "paths",
+            "this host has one route to each destination; switches spread paths if they hash UDP ports (layer 3+4)",
+        ),
+        (true, "0") => Finding::warn(
+            "paths",
+            "this host has routes of equal cost, and chooses by address only: all paths are one",
+            "as root: sysctl -w net.ipv4.fib_multipath_hash_policy=1",
+        ),
+        (true, _) => Finding::ok("paths", "this host spreads paths over its routes of equal cost"),
+    }
+}

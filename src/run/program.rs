@@ -1,0 +1,177 @@
+//! The program that is to run: where it is, and whether it can be given another library.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access, getegid, geteuid};
+
+use super::bundled;
+use super::elf::Elf;
+use crate::exit::{Fault, Result};
+
+/// A program, as far as its libraries are concerned.
+#[derive(Debug, Default)]
+pub(crate) struct Program {
+    /// Why it will not use our library, or may not: sentences.
+    pub(crate) warnings: Vec<String>,
+    /// Names under which the loader would find other libraries before ours.
+    pub(crate) also: BTreeSet<String>,
+}
+
+/// Interpreters of interpreters of scripts end here, as in the kernel.
+const MAX_INTERPRETERS: usize = 4;
+/// The longest first line of a script that the kernel reads.
+const MAX_SHEBANG: usize = 256;
+/// Programs that start others on other hosts.
+const LAUNCHERS: [&str; 6] = ["mpirun", "mpiexec", "orterun", "prterun", "srun", "mpiexec.hydra"];
+
+/// The file that `command` names: a path, or a name to look for in `PATH`.
+pub(crate) fn find(command: &OsStr) -> Result<PathBuf> {
+    let name = command.to_string_lossy();
+    if command.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(command);
+        return match fs::metadata(&path) {
+            Err(e) => Err(Fault::setup(format_args!("cannot run {name}: {e}"))),
+            Ok(m) if m.is_dir() => Err(Fault::setup(format_args!("cannot run {name}: it is a directory"))),
+            Ok(_) if !is_executable(&path) => {
+                Err(Fault::setup(format_args!("cannot run {name}: it is not executable (chmod +x)")))
+            }
+            Ok(_) => Ok(path),
+        };
+    }
+    in_path(command).ok_or_else(|| Fault::setup(format_args!("there is no program '{name}' in PATH")))
+}
+
+fn in_path(name: &OsStr) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| p.is_file() && is_executable(p))
+}
+
+fn is_executable(path: &Path) -> bool {
+    access(path, AccessFlags::X_OK).is_ok()
+}
+
+impl Program {
+    /// Looks at the file of a program, and at the interpreter if it is a script.
+    pub(crate) fn examine(path: &Path) -> Program {
+        let mut program = Program::default();
+        let mut path = path.to_owned();
+        for _ in 0..MAX_INTERPRETERS {
+            match interpreter(&path) {
+                Some(next) => path = next,
+                None => break,
+            }
+        }
+        let name = path.display();
+        let Some(elf) = Elf::read(&path) else {
+            program
+                .warnings
+                .push(format!("{name} is neither a program for Linux nor a script with an interpreter here"));
+            return program;
+        };
+        if !elf.native {
+            program
+                .warnings
+                .push(format!("{name} is for another kind of machine than the library, which it cannot load"));
+        } else if elf.loader.is_none() {
+            program.warnings.push(format!("{name} is linked statically, so that it cannot be given another library"));
+        }
+        if let Some(why) = privilege(&path) {
+            program.warnings.push(format!(
+                "{name} {why}: the loader ignores LD_LIBRARY_PATH, and it will not get the library; run a copy without that"
+            ));
+        }
+        program.also = bundled::names(&elf, &path);
+        // A directory that is built in counts before ours.
+        let origin = path.parent().unwrap_or(Path::new("/"));
+        for dir in &elf.rpath {
+            let dir =
+                PathBuf::from(dir.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", &origin.display().to_string()));
+            let hidden = ["libibverbs.so.1", "libefa.so.1"].into_iter().filter(|name| dir.join(name).exists());
+            program.also.extend(hidden.map(str::to_owned));
+        }
+        program
+    }
+}
+
+/// Whether the dynamic loader comes before the program. Scripts and static programs just run.
+pub(crate) fn is_dynamic(path: &Path) -> bool {
+    Elf::read(path).is_some_and(|elf| elf.native && elf.loader.is_some())
+}
+
+/// What to know when `command` starts programs on other hosts with these arguments.
+pub(crate) fn launcher_hint(command: &Path, args: &[std::ffi::OsString]) -> Option<String> {
+    let name = command.file_name()?.to_str()?;
+    let remote = ["-H", "--host", "-host", "--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f"];
+    let elsewhere = name == "srun" || args.iter().any(|a| remote.iter().any(|r| a == r));
+    (LAUNCHERS.contains(&name) && elsewhere).then(|| {
+        format!(
+            "{name} may not pass the environment on to other hosts; '{name} ... srd run -- PROGRAM' works there, too"
+        )
+    })
+}
+
+/// The interpreter of a script, `env` looked through.
+fn interpreter(path: &Path) -> Option<PathBuf> {
+    let mut line = Vec::new();
+    File::open(path).ok()?.take(MAX_SHEBANG as u64).read_to_end(&mut line).ok()?;
+    let line = line.strip_prefix(b"#!")?;
+    let line = String::from_utf8_lossy(line.split(|&b| b == b'\n').next()?).into_owned();
+    let mut words = line.split_whitespace();
+    let first = PathBuf::from(words.next()?);
+    if first.file_name()? != "env" {
+        return Some(first);
+    }
+    let program = words.find(|w| !w.starts_with('-') && !w.contains('='))?;
+    in_path(OsStr::new(program))
+}
+
+/// Why the loader distrusts the environment of this program, if it does.
+fn privilege(path: &Path) -> Option<&'static str> {
+    let meta = fs::metadata(path).ok()?;
+    if meta.mode() & 0o4000 != 0 && meta.uid() != geteuid().as_raw() {
+        return Some("is set-uid");
+    }
+    if meta.mode() & 0o2010 == 0o2010 && meta.gid() != getegid().as_raw() {
+        return Some("is set-gid");
+    }
+    let capable = || xattr::get(path, "security.capability").ok().flatten().is_some();
+    (!geteuid().is_root() && capable()).then_some("has file capabilities")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_lead_to_their_interpreter() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = dir.path().join("script");
+        for (line, want) in [
+            ("#!/bin/sh", Some("sh")),
+            ("#! /bin/sh -e", Some("sh")),
+            ("#!/usr/bin/env sh", Some("sh")),
+            ("#!/usr/bin/env -S A=1 sh -e", Some("sh")),
+            ("#!", None),
+            ("echo", None),
+        ] {
+            fs::write(&script, format!("{line}\nexit\n")).expect("write");
+            let found = interpreter(&script);
+            assert_eq!(found.as_ref().and_then(|p| p.file_name()), want.map(OsStr::new), "{line}");
+        }
+    }
+
+    #[test]
+    fn launchers_on_other_hosts() {
+        let args = |list: &[&str]| list.iter().map(Into::into).collect::<Vec<_>>();
+        let mpirun = Path::new("/usr/bin/mpirun");
+        assert!(launcher_hint(mpirun, &args(&["-H", "a,b", "prog"])).is_some());
+        assert!(launcher_hint(mpirun, &args(&["-n", "2", "prog"])).is_none());
+        assert!(launcher_hint(Path::new("/bin/ls"), &args(&["-H"])).is_none());
+    }
+}

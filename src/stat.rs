@@ -1,0 +1,196 @@
+//! `srd stat`: the counters of running processes, under EFA's names.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use verbs_shim::counters::{Device, Record, Registry, Values, write_tree};
+
+use crate::exit::{Exit, Fault, Result};
+use crate::options::DeviceArgs;
+use crate::units::{bytes, thousands};
+use crate::{interrupt, render, report};
+
+/// Options of `srd stat`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StatArgs {
+    /// Show all counters of one process or one device [default: a summary of all]
+    #[arg(value_name = "PID|DEVICE")]
+    which: Option<String>,
+    /// Again and again, every so many seconds, until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = crate::units::seconds)]
+    watch: Option<srd::Span>,
+    /// Write a tree of files as the kernel has it in /sys, for exporters, summed over all processes; with --watch, keep it up
+    /// to date
+    #[arg(long, value_name = "DIR")]
+    sysfs: Option<PathBuf>,
+    /// Print one JSON object, with --watch one in each line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Directory that the programs publish in [default: that of 'srd run'] [SRD_RUNTIME_DIR]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct StatReport {
+    ok: bool,
+    devices: Vec<DeviceReport>,
+}
+
+/// A device. The names are an interface.
+#[derive(Serialize)]
+struct DeviceReport {
+    name: String,
+    part_id: u32,
+    /// Sums over all processes since the host started, those included that are no more.
+    total: Counters,
+    processes: Vec<ProcessReport>,
+}
+
+#[derive(Serialize)]
+struct ProcessReport {
+    pid: u32,
+    command: String,
+    address: Option<String>,
+    counters: Counters,
+}
+
+/// Counters by name.
+type Counters = BTreeMap<&'static str, u64>;
+
+impl From<&Device> for DeviceReport {
+    fn from(device: &Device) -> DeviceReport {
+        let process = |r: &Record| ProcessReport {
+            pid: r.pid,
+            command: r.command.clone(),
+            address: r.addr.map(|addr| addr.to_string()),
+            counters: r.values.named().collect(),
+        };
+        DeviceReport {
+            name: device.identity.device.clone(),
+            part_id: device.identity.part_id,
+            total: device.total.named().collect(),
+            processes: device.processes.iter().map(process).collect(),
+        }
+    }
+}
+
+pub(crate) fn run(args: &StatArgs) -> Result<Exit> {
+    let mut options = DeviceArgs::default().options()?;
+    options.runtime_dir = args.runtime_dir.clone().or(options.runtime_dir);
+    let registry = Registry::new(options.runtime_dirs());
+    let Some(period) = args.watch else { return once(args, &registry) };
+    interrupt::install()?;
+    let period = Duration::from(period);
+    let mut next = Instant::now();
+    while !interrupt::requested() {
+        if next <= Instant::now() {
+            next += period;
+            once(args, &registry)?;
+        }
+        // Signals are looked for often enough that nobody waits.
+        std::thread::sleep(next.saturating_duration_since(Instant::now()).min(Duration::from_millis(50)));
+    }
+    Ok(Exit::Interrupted)
+}
+
+fn once(args: &StatArgs, registry: &Registry) -> Result<Exit> {
+    let all = registry.devices();
+    if let Some(dir) = &args.sysfs {
+        for (index, device) in all.iter().enumerate() {
+            write_tree(dir, index, &device.identity, &device.total).map_err(|e| {
+                Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("cannot write below {}", dir.display())))
+            })?;
+        }
+    }
+    let devices = match &args.which {
+        None => all,
+        Some(which) => select(all, which)?,
+    };
+    match (args.json, args.watch) {
+        (true, None) => render::json(&report(&devices)),
+        (true, Some(_)) => render::json_line(&report(&devices)),
+        (false, _) if args.sysfs.is_some() => Ok(()),
+        (false, _) if args.which.is_some() => render::text(&details(&devices)),
+        (false, _) => render::text(&summary(&devices)),
+    }?;
+    Ok(Exit::Ok)
+}
+
+fn report(devices: &[Device]) -> StatReport {
+    StatReport { ok: true, devices: devices.iter().map(DeviceReport::from).collect() }
+}
+
+/// The devices that a process uses, with it alone; or the device of this name.
+fn select(mut devices: Vec<Device>, which: &str) -> Result<Vec<Device>> {
+    if let Ok(pid) = which.parse::<u32>() {
+        devices.iter_mut().for_each(|d| d.processes.retain(|r| r.pid == pid));
+        devices.retain(|d| !d.processes.is_empty());
+    } else {
+        devices.retain(|d| d.identity.device == which);
+    }
+    if devices.is_empty() {
+        return Err(Fault::setup(format_args!(
+            "'{which}' is no process that uses a device, and no device that was used; 'srd stat' lists them"
+        )));
+    }
+    Ok(devices)
+}
+
+fn summary(devices: &[Device]) -> String {
+    if devices.is_empty() {
+        return "no device has been used since this host started".to_owned();
+    }
+    let mut table = report::table();
+    table.set_header([
+        "device", "process", "address", "sent", "received", "sends", "receives", "RDMA", "failed", "again",
+    ]);
+    for device in devices {
+        for r in &device.processes {
+            let addr = r.addr.map_or_else(String::new, |addr| addr.to_string());
+            table.add_row(row(&device.identity.device, &format!("{} {}", r.pid, r.command), &addr, &r.values));
+        }
+        table.add_row(row(&device.identity.device, "all, ever", "", &device.total));
+    }
+    table.to_string()
+}
+
+fn row(device: &str, process: &str, addr: &str, values: &Values) -> [String; 10] {
+    let counters: Counters = values.named().collect();
+    let sum = |names: &[&str]| names.iter().map(|n| counters.get(n).copied().unwrap_or(0)).sum::<u64>();
+    [
+        device.to_owned(),
+        process.to_owned(),
+        addr.to_owned(),
+        bytes(sum(&["tx_bytes"])),
+        bytes(sum(&["rx_bytes"])),
+        thousands(sum(&["send_wrs"])),
+        thousands(sum(&["recv_wrs"])),
+        thousands(sum(&["rdma_read_wrs", "rdma_write_wrs"])),
+        thousands(sum(&["rx_drops", "rdma_read_wr_err", "rdma_write_wr_err"])),
+        thousands(sum(&["retrans_pkts"])),
+    ]
+}
+
+fn details(devices: &[Device]) -> String {
+    let mut table = report::table();
+    let mut head = vec!["counter".to_owned()];
+    let mut columns = Vec::new();
+    for device in devices {
+        for r in &device.processes {
+            head.push(format!("{} {} {}", device.identity.device, r.pid, r.command));
+            columns.push(r.values);
+        }
+        head.push(format!("{} all, ever", device.identity.device));
+        columns.push(device.total);
+    }
+    table.set_header(head);
+    for (k, (name, _)) in Values::default().named().enumerate() {
+        let numbers = columns.iter().map(|v| v.named().nth(k).map_or_else(String::new, |(_, n)| thousands(n)));
+        table.add_row(std::iter::once(name.to_owned()).chain(numbers));
+    }
+    table.to_string()
+}

@@ -1,0 +1,183 @@
+/* Completion channels and asynchronous events: when a descriptor is readable, and what destroying does. */
+#include "check.h"
+
+static struct side s;
+static struct ibv_ah *ah;
+static struct ibv_comp_channel *channel;
+
+static bool readable(int fd, double seconds) {
+    struct pollfd p = {fd, POLLIN, 0};
+    int n = poll(&p, 1, seconds * 1000);
+    CHECK(n >= 0);
+    return n == 1;
+}
+
+static struct ibv_qp *qp_on(struct ibv_cq *cq) {
+    struct ibv_qp *qp = make_qp(s.pd, cq, false, 0, 0);
+    CHECK(qp);
+    IS(to_init(qp), 0);
+    IS(to_rtr(qp), 0);
+    return qp;
+}
+
+static void deliver(struct ibv_qp *qp) {
+    struct ibv_recv_wr none = {}, *bad;
+    IS(ibv_post_recv(qp, &none, &bad), 0);
+    IS(send_from(&s, 1, 0, 0, ah, qp->qp_num), 0);
+    IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+}
+
+static void expect_event(struct ibv_cq *cq, void *context) {
+    struct ibv_cq *got;
+    void *got_context;
+    IS(ibv_get_cq_event(channel, &got, &got_context), 0);
+    CHECK(got == cq && got_context == context);
+}
+
+/* A completion fires, the next one or one that is there already, and only one. */
+static void arming(void) {
+    int x, y;
+    struct ibv_cq *a = ibv_create_cq(s.ctx, 50, &x, channel, 0), *b = ibv_create_cq(s.ctx, 50, &y, channel, 0);
+    CHECK(a && b);
+    IS(channel->refcnt, 2);
+    struct ibv_qp *qa = qp_on(a), *qb = qp_on(b);
+    deliver(qa);
+    CHECK(!readable(channel->fd, 0.02)); /* not armed */
+    IS(ibv_req_notify_cq(a, 0), 0);
+    CHECK(readable(channel->fd, 10)); /* a program that did not take all misses nothing */
+    deliver(qa); /* not armed any more */
+    expect_event(a, &x);
+    CHECK(!readable(channel->fd, 0.02));
+    struct ibv_wc wc[16];
+    IS(ibv_poll_cq(a, 16, wc), 2);
+    IS(ibv_req_notify_cq(a, 0), 0);
+    CHECK(!readable(channel->fd, 0.02));
+    IS(ibv_req_notify_cq(a, 0), 0); /* twice is once */
+    IS(ibv_req_notify_cq(b, 0), 0);
+    deliver(qb);
+    deliver(qa);
+    deliver(qa);
+    expect_event(b, &y);
+    CHECK(readable(channel->fd, 10));
+    expect_event(a, &x);
+    CHECK(!readable(channel->fd, 0.02));
+    IS(ibv_poll_cq(a, 16, wc), 2);
+    IS(ibv_poll_cq(b, 16, wc), 1);
+    ibv_ack_cq_events(a, 2);
+    ibv_ack_cq_events(b, 1);
+    /* An event that nobody has read goes with its queue. */
+    IS(ibv_req_notify_cq(a, 0), 0);
+    IS(ibv_req_notify_cq(b, 0), 0);
+    deliver(qa);
+    deliver(qb);
+    CHECK(readable(channel->fd, 10));
+    IS(ibv_destroy_qp(qa), 0);
+    IS(ibv_destroy_cq(a), 0);
+    CHECK(readable(channel->fd, 0)); /* that of the other */
+    IS(ibv_destroy_comp_channel(channel), EBUSY);
+    IS(ibv_destroy_qp(qb), 0);
+    IS(ibv_destroy_cq(b), 0);
+    CHECK(!readable(channel->fd, 0.02));
+    IS(channel->refcnt, 0);
+}
+
+static void *sender(void *qp) {
+    usleep(30000);
+    deliver(qp);
+    return NULL;
+}
+
+static void interrupted(int signal) {
+    (void)signal;
+}
+
+static void blocking(void) {
+    struct ibv_cq *cq = ibv_create_cq(s.ctx, 50, NULL, channel, 0), *got;
+    void *context;
+    CHECK(cq);
+    struct ibv_qp *qp = qp_on(cq);
+    IS(ibv_req_notify_cq(cq, 0), 0);
+    pthread_t t;
+    IS(pthread_create(&t, NULL, sender, qp), 0);
+    expect_event(cq, NULL); /* waits for it */
+    ibv_ack_cq_events(cq, 1);
+    IS(pthread_join(t, NULL), 0);
+    IS(fcntl(channel->fd, F_SETFL, O_NONBLOCK), 0);
+    MINUS_WITH(ibv_get_cq_event(channel, &got, &context), EAGAIN);
+    IS(fcntl(channel->fd, F_SETFL, 0), 0);
+    struct sigaction act = {.sa_handler = interrupted};
+    IS(sigaction(SIGALRM, &act, NULL), 0);
+    alarm(1);
+    MINUS_WITH(ibv_get_cq_event(channel, &got, &context), EINTR);
+    MINUS_WITH(ibv_get_cq_event(channel, NULL, &context), EINVAL);
+    IS(ibv_destroy_qp(qp), 0);
+    IS(ibv_destroy_cq(cq), 0);
+}
+
+static void *acker(void *cq) {
+    usleep(30000);
+    ibv_ack_cq_events(cq, 1);
+    return NULL;
+}
+
+/* Destroying waits for acknowledgements. */
+static void acknowledging(void) {
+    struct ibv_cq *cq = ibv_create_cq(s.ctx, 50, NULL, channel, 0);
+    CHECK(cq);
+    struct ibv_qp *qp = qp_on(cq);
+    IS(ibv_req_notify_cq(cq, 0), 0);
+    deliver(qp);
+    expect_event(cq, NULL);
+    IS(ibv_destroy_qp(qp), 0);
+    pthread_t t;
+    double began = now();
+    IS(pthread_create(&t, NULL, acker, cq), 0);
+    IS(ibv_destroy_cq(cq), 0);
+    CHECK(now() - began > 0.025);
+    IS(pthread_join(t, NULL), 0);
+}
+
+/* A completion queue that is too small tells so, once. */
+static void overrun(void) {
+    struct ibv_async_event event;
+    IS(fcntl(s.ctx->async_fd, F_SETFL, O_NONBLOCK), 0);
+    MINUS_WITH(ibv_get_async_event(s.ctx, &event), EAGAIN);
+    CHECK(!readable(s.ctx->async_fd, 0));
+    struct ibv_cq *cq = ibv_create_cq(s.ctx, 4, NULL, NULL, 0);
+    CHECK(cq);
+    struct ibv_qp *qp = qp_on(cq);
+    for (int i = 0; i < 8; i++)
+        deliver(qp);
+    CHECK(readable(s.ctx->async_fd, 10));
+    IS(ibv_get_async_event(s.ctx, &event), 0);
+    IS(event.event_type, IBV_EVENT_CQ_ERR);
+    CHECK(event.element.cq == cq);
+    CHECK(!readable(s.ctx->async_fd, 0.02));
+    ibv_ack_async_event(&event);
+    IS(ibv_destroy_qp(qp), 0);
+    IS(ibv_destroy_cq(cq), 0);
+    /* One that nobody has read goes with its queue. */
+    CHECK(cq = ibv_create_cq(s.ctx, 4, NULL, NULL, 0));
+    qp = qp_on(cq);
+    for (int i = 0; i < 8; i++)
+        deliver(qp);
+    CHECK(readable(s.ctx->async_fd, 10));
+    IS(ibv_destroy_qp(qp), 0);
+    IS(ibv_destroy_cq(cq), 0);
+    CHECK(!readable(s.ctx->async_fd, 0.02));
+    MINUS_WITH(ibv_get_async_event(s.ctx, NULL), EINVAL);
+}
+
+int main(void) {
+    s = make_side(false, 7);
+    CHECK(ah = make_ah(s.pd, s.gid));
+    CHECK(channel = ibv_create_comp_channel(s.ctx));
+    arming();
+    blocking();
+    acknowledging();
+    overrun();
+    IS(ibv_destroy_comp_channel(channel), 0);
+    IS(ibv_destroy_ah(ah), 0);
+    drop_side(&s);
+    return 0;
+}

@@ -1,0 +1,96 @@
+/* Processes that fork while they use a device. */
+#include "check.h"
+
+static struct side a, b;
+static struct ibv_ah *to_b;
+
+static void exchange(void) {
+    IS(recv_at(&b, 1, 0, 64), 0);
+    IS(send_from(&a, 2, 0, 64, to_b, b.qp->qp_num), 0);
+    IS(wait_wc(a.cq, 10).status, IBV_WC_SUCCESS);
+    IS(wait_wc(b.cq, 10).status, IBV_WC_SUCCESS);
+}
+
+/* What the parent opened is dead; what the child opens works. */
+static void child(void) {
+    struct ibv_wc wc;
+    IS(recv_at(&b, 1, 0, 64), EIO);
+    IS(send_from(&a, 2, 0, 64, to_b, b.qp->qp_num), EIO);
+    IS(rdma(&a, 'r', 1, 0, 16, to_b, &(struct address){}, 0, 0), EIO);
+    CHECK(ibv_poll_cq(a.cq, 1, &wc) < 0);
+    NULL_WITH(ibv_alloc_pd(a.ctx), EIO);
+    NULL_WITH(ibv_reg_mr(a.pd, &wc, sizeof wc, 0), EIO);
+    NULL_WITH(ibv_create_cq(a.ctx, 10, NULL, NULL, 0), EIO);
+    IS(to_state(a.qp, IBV_QPS_ERR), EIO);
+    union ibv_gid gid;
+    MINUS_WITH(ibv_query_gid(a.ctx, 1, 0, &gid), EIO);
+    /* Objects of the parent may be let go. */
+    IS(ibv_destroy_ah(to_b), 0);
+    drop_side(&b);
+    struct ibv_context *old = a.ctx;
+    a = make_side(false, 7);
+    b = make_side(false, 7);
+    CHECK(memcmp(&a.gid, &gid, sizeof gid)); /* an address of its own */
+    CHECK(to_b = make_ah(a.pd, b.gid));
+    for (int i = 0; i < 20; i++)
+        exchange();
+    IS(ibv_destroy_ah(to_b), 0);
+    drop_side(&a);
+    drop_side(&b);
+    /* The device of the parent, by the pointer that it left. */
+    struct ibv_context *again = ibv_open_device(old->device);
+    CHECK(again);
+    IS(ibv_close_device(again), 0);
+    IS(ibv_close_device(old), 0);
+}
+
+static void *busy(void *stop) {
+    while (!__atomic_load_n((bool *)stop, __ATOMIC_RELAXED)) {
+        struct ibv_wc wc;
+        CHECK(ibv_poll_cq(a.cq, 1, &wc) >= 0);
+    }
+    return NULL;
+}
+
+int main(void) {
+    a = make_side(false, 7);
+    b = make_side(false, 7);
+    CHECK(to_b = make_ah(a.pd, b.gid));
+    exchange();
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (!pid) {
+            child();
+            exit(0); /* with handlers: nothing of the parent's goes */
+        }
+        exchange(); /* undisturbed */
+        int status;
+        IS(waitpid(pid, &status, 0), pid);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        exchange();
+    }
+    /* A fork while a thread is in the library. */
+    bool stop = false;
+    pthread_t t;
+    IS(pthread_create(&t, NULL, busy, &stop), 0);
+    for (int i = 0; i < 10; i++) {
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (!pid) {
+            struct side s = make_side(false, 7);
+            drop_side(&s);
+            _exit(0);
+        }
+        int status;
+        IS(waitpid(pid, &status, 0), pid);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    __atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+    IS(pthread_join(t, NULL), 0);
+    CHECK(access(getenv("SYSFS_PATH"), R_OK) == 0);
+    IS(ibv_destroy_ah(to_b), 0);
+    drop_side(&a);
+    drop_side(&b);
+    return 0;
+}

@@ -1,0 +1,151 @@
+//! C programs that use the library as any program would; `tests/c` has them.
+
+mod common;
+
+use common::Bench;
+
+/// Compiles and runs a program, with devices of a generation.
+fn run(name: &str, profile: &str, args: &[&str]) {
+    let bench = Bench::new();
+    let program = bench.compile(name);
+    bench.run(bench.command(program).env("SRD_PROFILE", profile).args(args));
+    assert_eq!(bench.left(), Vec::<String>::new(), "left behind");
+}
+
+#[test]
+fn objects_are_made_and_refused() {
+    for profile in ["efa0", "efa1", "efa2"] {
+        run("control", profile, &[]);
+    }
+}
+
+#[test]
+fn posting_has_its_rules() {
+    run("post", "efa1", &[]);
+}
+
+#[test]
+fn every_operation_delivers_what_was_sent() {
+    for profile in ["efa0", "efa1", "efa3"] {
+        run("traffic", profile, &[]);
+    }
+}
+
+#[test]
+fn every_status_comes_for_its_cause() {
+    for profile in ["efa1", "efa2"] {
+        run("status", profile, &[]);
+    }
+}
+
+#[test]
+fn every_status_comes_between_processes() {
+    let bench = Bench::new();
+    let program = bench.compile("status");
+    // Two peers are waited for until they count as gone.
+    bench.run(bench.command(program).env("SRD_PROFILE", "efa2").env("SRD_PEER_TIMEOUT", "2s").arg("two"));
+}
+
+#[test]
+fn events_come_when_they_were_asked_for() {
+    run("events", "efa1", &[]);
+}
+
+#[test]
+fn threads_share_everything() {
+    run("threads", "efa1", &[]);
+}
+
+#[test]
+fn children_leave_the_parents_devices_alone() {
+    run("fork", "efa1", &[]);
+}
+
+#[test]
+fn devices_come_and_go() {
+    run("life", "efa1", &["all"]);
+    run("life", "efa1", &["cycles", "400"]);
+}
+
+#[test]
+fn devices_reach_each_other() {
+    let bench = Bench::new();
+    let program = bench.compile("life");
+    bench.run(bench.command(program).env("SRD_DEVICES", "3").args(["rails", "3"]));
+}
+
+#[test]
+fn sysfs_is_there_while_the_process_lives() {
+    let bench = Bench::new();
+    let program = bench.compile("life");
+    let told = |out: std::process::Output| String::from_utf8(out.stdout).expect("a path").trim().to_owned();
+    let path = told(bench.run(bench.command(&program).arg("sysfs")));
+    assert!(path.starts_with(&bench.path().display().to_string()), "{path}");
+    assert_eq!(bench.left(), Vec::<String>::new());
+    // A process that only ends leaves nothing either.
+    bench.run(bench.command(&program).arg("leave"));
+    assert_eq!(bench.left(), Vec::<String>::new());
+    // One that is killed does; whoever comes next removes it.
+    let out = bench.command(&program).arg("die").output().expect("it runs");
+    assert!(!out.status.success());
+    assert_eq!(bench.left().len(), 1);
+    bench.run(bench.command(&program).arg("leave"));
+    assert_eq!(bench.left(), Vec::<String>::new());
+    // The variable of a parent is not for a program that it executes; that of the user is.
+    bench.run(bench.command(&program).arg("exec"));
+    assert_eq!(bench.left(), Vec::<String>::new());
+}
+
+#[test]
+fn counters_are_published() {
+    let bench = Bench::new();
+    let program = bench.compile("life");
+    bench.run(bench.command(&program).args(["sends", "7"]));
+    let left = std::fs::read_to_string(bench.path().join("run/before-rdmap0s6.counters")).expect("what was counted");
+    assert!(left.lines().any(|line| line == "send_wrs 7"), "{left}");
+}
+
+#[test]
+fn sysfs_of_the_user_is_left_alone() {
+    let bench = Bench::new();
+    let program = bench.compile_text(
+        "path",
+        "#include <stdlib.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n\
+         int main(void) { ibv_fork_init(); puts(getenv(\"SYSFS_PATH\")); return 0; }\n",
+    );
+    let out = bench.run(bench.command(&program).env("SYSFS_PATH", "/sys"));
+    assert_eq!(out.stdout, b"/sys\n");
+    let out = bench.run(&mut bench.command(&program));
+    assert_ne!(out.stdout, b"/sys\n");
+}
+
+#[test]
+fn options_that_make_no_sense_are_told() {
+    let bench = Bench::new();
+    let program = bench.compile_text(
+        "list",
+        "#include <infiniband/verbs.h>\n\
+         int main(void) { return ibv_get_device_list(NULL) ? 0 : 7; }\n",
+    );
+    let out = bench.command(&program).env("SRD_PROFILE", "efa9").output().expect("it runs");
+    assert_eq!(out.status.code(), Some(7));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("SRD_PROFILE=efa9"), "{said}");
+}
+
+/// Names and rates are those of Debian's library, for all numbers that there are and some more.
+#[test]
+fn names_are_those_of_the_original() {
+    let bench = Bench::new();
+    let program = bench.compile_text("names", "#include <stdio.h>\n#include <infiniband/verbs.h>\n\
+         int main(void) {\n\
+         for (int i = -2; i < 40; i++) printf(\"%s, %s, %s, %s, %d, %d\\n\", ibv_node_type_str(i), ibv_port_state_str(i),\n\
+         ibv_event_type_str(i), ibv_wc_status_str(i), ibv_rate_to_mult(i), ibv_rate_to_mbps(i));\n\
+         for (int i = -2; i < 1300000; i++) if (mult_to_ibv_rate(i) || mbps_to_ibv_rate(i))\n\
+         printf(\"%d: %d, %d\\n\", i, mult_to_ibv_rate(i), mbps_to_ibv_rate(i));\n\
+         return 0; }\n");
+    let ours = bench.run(&mut bench.command(&program)).stdout;
+    let theirs = bench.run(bench.command(&program).env_remove("LD_LIBRARY_PATH")).stdout;
+    assert!(theirs.len() > 2000);
+    assert_eq!(String::from_utf8_lossy(&ours), String::from_utf8_lossy(&theirs));
+}

@@ -1,0 +1,185 @@
+//! A file of counters: text, one `name value` per line, after a first line that says what it is.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+
+use super::Values;
+use super::sysfs::Identity;
+
+/// First line of every file.
+const TITLE: &str = "srd counters 1";
+/// No file is longer.
+const MAX_LEN: u64 = 16 << 10;
+/// The end of file names.
+pub(super) const SUFFIX: &str = ".counters";
+/// The beginning of the names of files with what was counted before.
+pub(super) const BEFORE: &str = "before-";
+
+/// What a process publishes of one device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// The process; 0 for what was counted by processes that are no more.
+    pub pid: u32,
+    /// When it started, in clock ticks since the host did: a process that got the number later started later.
+    pub started: u64,
+    /// The name space that its number belongs to.
+    pub namespace: String,
+    /// What it runs.
+    pub command: String,
+    /// The device.
+    pub identity: Identity,
+    /// The address of the device.
+    pub addr: Option<SocketAddr>,
+    /// The counters.
+    pub values: Values,
+}
+
+/// What has become of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    Alive,
+    Dead,
+    /// It lives in another name space, such as that of another container, if it lives.
+    Unknown,
+}
+
+impl Record {
+    pub(super) fn of_this_process(identity: Identity, addr: SocketAddr) -> io::Result<Record> {
+        let pid = std::process::id();
+        let command = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        Ok(Record {
+            pid,
+            started: started(pid)?,
+            namespace: namespace(),
+            command: command.trim_end().to_owned(),
+            identity,
+            addr: Some(addr),
+            values: Values::default(),
+        })
+    }
+
+    /// What was counted before, on a device.
+    pub(super) fn before(identity: Identity) -> Record {
+        Record {
+            pid: 0,
+            started: 0,
+            namespace: String::new(),
+            command: String::new(),
+            identity,
+            addr: None,
+            values: Values::default(),
+        }
+    }
+
+    pub(super) fn file_name(&self) -> String {
+        let device = &self.identity.device;
+        if self.pid == 0 { format!("{BEFORE}{device}{SUFFIX}") } else { format!("{}-{device}{SUFFIX}", self.pid) }
+    }
+
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    pub(super) fn fate(&self) -> Fate {
+        if self.pid == 0 {
+            return Fate::Alive;
+        }
+        if self.namespace != namespace() {
+            return Fate::Unknown;
+        }
+        match started(self.pid) {
+            Ok(started) if started == self.started => Fate::Alive,
+            _ => Fate::Dead,
+        }
+    }
+
+    /// Replaces a file as a whole.
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let Record { pid, started, namespace, command, identity, addr, values } = self;
+        let Identity { device, part_id, gbps, fw_ver } = identity;
+        let fw = fw_ver.map(|n| n.to_string()).join(".");
+        let mut text = format!("{TITLE}\npid {pid}\nstarted {started}\nnamespace {namespace}\ncommand {command}\n");
+        text += &format!("device {device}\npart_id {part_id}\ngbps {gbps}\nfw_ver {fw}\n");
+        if let Some(addr) = addr {
+            text += &format!("addr {addr}\n");
+        }
+        for (name, value) in values.named() {
+            text += &format!("{name} {value}\n");
+        }
+        let fresh = path.with_extension("new");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        fs::rename(&fresh, path)
+    }
+
+    /// Reads a file; whatever is not one, in whole, is an error.
+    pub(super) fn read(path: &Path) -> io::Result<Record> {
+        // Neither a link that leads elsewhere nor a pipe that never ends.
+        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("no file"));
+        }
+        let mut text = String::new();
+        file.take(MAX_LEN).read_to_string(&mut text)?;
+        Record::parse(&text).ok_or_else(|| io::Error::other("no file of counters"))
+    }
+
+    fn parse(text: &str) -> Option<Record> {
+        let mut lines = text.lines();
+        if lines.next() != Some(TITLE) {
+            return None;
+        }
+        let mut record = Record::before(Identity::default());
+        let mut counters = 0;
+        for line in lines {
+            let (name, value) = line.split_once(' ').unwrap_or((line, ""));
+            match name {
+                "pid" => record.pid = value.parse().ok()?,
+                "started" => record.started = value.parse().ok()?,
+                "namespace" => record.namespace = value.to_owned(),
+                "command" => record.command = value.to_owned(),
+                "device" => record.identity.device = Some(value).filter(|v| is_device_name(v))?.to_owned(),
+                "part_id" => record.identity.part_id = value.parse().ok()?,
+                "gbps" => record.identity.gbps = value.parse().ok()?,
+                "fw_ver" => {
+                    let numbers: Vec<u8> = value.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
+                    record.identity.fw_ver = numbers.try_into().ok()?;
+                }
+                "addr" => record.addr = Some(value.parse().ok()?),
+                // Names that a later version adds are skipped.
+                _ => {
+                    if let Some(counter) = record.values.get_mut(name) {
+                        *counter = value.parse().ok()?;
+                        counters += 1;
+                    }
+                }
+            }
+        }
+        let whole = counters == super::PORT.len() + super::DEVICE.len() && !record.identity.device.is_empty();
+        whole.then_some(record)
+    }
+}
+
+/// Names of devices become names of directories.
+fn is_device_name(text: &str) -> bool {
+    (1..=63).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+/// When a process started (`starttime` in `proc(5)`).
+fn started(pid: u32) -> io::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name of the command may contain anything; what follows its last parenthesis are numbers.
+    let number = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+    number.ok_or_else(|| io::Error::other("/proc/PID/stat is not as expected"))
+}
+
+/// The name space of process numbers that this process lives in.
+fn namespace() -> String {
+    fs::read_link("/proc/self/ns/pid").map(|l| l.display().to_string()).unwrap_or_default()
+}

@@ -1,0 +1,179 @@
+//! Tests of counters that others read.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn identity() -> Identity {
+    Identity { device: "rdmap0s6".into(), part_id: 0xefa1, gbps: 100, fw_ver: [0, 0, 1, 1] }
+}
+
+fn publisher(dir: &Path) -> Publisher {
+    Publisher::new(dir, identity(), "127.0.0.1:9".parse().unwrap()).unwrap()
+}
+
+fn values(n: u64) -> Values {
+    let mut values = Values::default();
+    *values.get_mut("tx_bytes").unwrap() = n;
+    *values.get_mut("submitted_cmds").unwrap() = n + 1;
+    values
+}
+
+fn only(registry: &Registry) -> Device {
+    let mut devices = registry.devices();
+    assert_eq!(devices.len(), 1);
+    devices.remove(0)
+}
+
+#[test]
+fn readable_while_it_runs_and_summed_after_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::new([dir.path()]);
+    assert_eq!(registry.devices(), []);
+    let mut running = publisher(dir.path());
+    running.publish(&values(5)).unwrap();
+    running.publish(&values(7)).unwrap();
+    let device = only(&registry);
+    assert_eq!((device.identity, device.total), (identity(), values(7)));
+    assert_eq!(
+        device.processes.iter().map(|r| (r.pid, r.values)).collect::<Vec<_>>(),
+        [(std::process::id(), values(7))]
+    );
+    drop(running);
+    let device = only(&registry);
+    assert_eq!((device.processes.len(), device.total), (0, values(7)));
+    let mut next = publisher(dir.path());
+    next.publish(&values(1)).unwrap();
+    let total = only(&registry).total;
+    assert_eq!((total.port[0], total.device[0]), (8, 10));
+}
+
+#[test]
+fn dead_processes_are_swept_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::new([dir.path()]);
+    let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut publisher = publisher(dir.path());
+    let mut record = publisher.record.clone();
+    publisher.publish(&values(1)).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    record.pid = child.id();
+    record.started = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+    record.values = values(10);
+    record.write(&dir.path().join(record.file_name())).unwrap();
+    assert_eq!(only(&registry).processes.len(), 2);
+
+    // The same number, but another process.
+    record.started += 1;
+    record.write(&dir.path().join(record.file_name())).unwrap();
+    let device = only(&registry);
+    assert_eq!((device.processes.len(), device.total.port[0]), (1, 11));
+    assert!(!dir.path().join(record.file_name()).exists());
+
+    record.started -= 1;
+    record.write(&dir.path().join(record.file_name())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!((only(&registry).processes.len(), only(&registry).total.port[0]), (1, 21));
+}
+
+#[test]
+fn processes_of_other_name_spaces_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut record = publisher(dir.path()).record.clone();
+    (record.namespace, record.pid, record.values) = ("pid:[1]".into(), u32::MAX, values(3));
+    record.write(&dir.path().join(record.file_name())).unwrap();
+    let device = only(&Registry::new([dir.path()]));
+    assert_eq!((device.processes.len(), device.total.port[0]), (1, 3));
+    assert!(dir.path().join(record.file_name()).exists());
+}
+
+#[test]
+fn what_is_no_whole_file_is_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = publisher(dir.path());
+    let text = fs::read_to_string(&running.path).unwrap();
+    for (name, text) in
+        [("1-a.counters", ""), ("2-a.counters", &text[..text.len() / 2]), ("3-a.counters", "srd counters 9\n")]
+    {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    fs::write(dir.path().join("4-a.counters"), text.replace("rdmap0s6", "../../etc")).unwrap();
+    fs::write(dir.path().join("5-a.counters"), vec![b'x'; 1 << 20]).unwrap();
+    nix::unistd::mkfifo(&dir.path().join("6-a.counters"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink(&running.path, dir.path().join("7-a.counters")).unwrap();
+    assert_eq!(only(&Registry::new([dir.path()])).processes.len(), 1);
+}
+
+#[test]
+fn publishing_recovers_when_its_file_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = publisher(dir.path());
+    fs::remove_file(&running.path).unwrap();
+    running.publish(&values(2)).unwrap();
+    assert_eq!(only(&Registry::new([dir.path()])).total, values(2));
+}
+
+#[test]
+fn nothing_is_written_in_the_name_of_another_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = publisher(dir.path());
+    running.record.pid += 1;
+    running.publish(&values(2)).unwrap();
+    assert_eq!(only(&Registry::new([dir.path()])).total, Values::default());
+}
+
+#[test]
+fn the_tree_has_all_counters_and_is_refreshed_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    for n in [12345, 7] {
+        write_tree(dir.path(), 0, &identity(), &values(n)).unwrap();
+        let class = dir.path().join("class/infiniband/rdmap0s6");
+        let read = |path: &str| fs::read_to_string(class.join(path)).unwrap();
+        assert_eq!(read("ports/1/hw_counters/tx_bytes"), format!("{n}\n"));
+        assert_eq!(read("hw_counters/submitted_cmds"), format!("{}\n", n + 1));
+        assert!(PORT.iter().all(|c| read(&format!("ports/1/hw_counters/{c}")).trim_end().parse::<u64>().is_ok()));
+        assert!(DEVICE.iter().all(|c| read(&format!("hw_counters/{c}")).trim_end().parse::<u64>().is_ok()));
+        assert_eq!((read("device/vendor"), read("device/device")), ("0x1d0f\n".into(), "0xefa1\n".into()));
+        // What libfabric looks at.
+        let device = fs::canonicalize(class.join("device")).unwrap();
+        assert!(device.ends_with("devices/0000:00:06.0"), "{device:?}");
+        assert!(fs::canonicalize(class.join("device/driver")).unwrap().ends_with("drivers/efa"));
+    }
+}
+
+#[test]
+fn every_counter_of_a_card_has_its_place() {
+    use srd_core::Stats;
+    use srd_core::card::{DeviceCounters, PortCounters};
+
+    let transport = Stats { tx_packets: 10, tx_bytes: 5000, retransmits: 2, retransmit_bytes: 900, ..Stats::default() };
+    let port = PortCounters { send_wrs: 3, ..PortCounters::default() };
+    let device = DeviceCounters { create_ah_err: 4, ..DeviceCounters::default() };
+    let mut got = Values::from(&NicCounters { port, device, transport });
+    for (name, want) in
+        [("tx_pkts", 10), ("tx_bytes", 5000), ("retrans_pkts", 2), ("retrans_bytes", 900), ("send_wrs", 3)]
+    {
+        assert_eq!(got.get_mut(name).copied(), Some(want), "{name}");
+    }
+    assert_eq!(got.get_mut("create_ah_err").copied(), Some(4));
+    for (name, _) in port.named().chain(device.named()) {
+        assert!(got.get_mut(name).is_some(), "{name} is lost");
+    }
+}
+
+proptest! {
+    #[test]
+    fn records_come_back(pid: u32, started: u64, numbers: [u64; 34], command in "[ -~]{0,15}") {
+        let dir = tempfile::tempdir().unwrap();
+        let mut record = Record { pid, started, command, ..publisher(dir.path()).record.clone() };
+        record.values.port.copy_from_slice(&numbers[..22]);
+        record.values.device.copy_from_slice(&numbers[22..]);
+        let path = dir.path().join("file");
+        record.write(&path).unwrap();
+        prop_assert_eq!(Record::read(&path).unwrap(), record);
+    }
+}

@@ -1,0 +1,76 @@
+//! The log of the library.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::sync::Arc;
+
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::set_global_default;
+
+use super::value::{self, Parsed};
+
+/// What is logged, and where to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Log {
+    /// Up to which level.
+    pub level: LevelFilter,
+    /// The file that lines are added to, where `%p` stands for the process id; `None` for standard error.
+    pub file: Option<String>,
+}
+
+impl Default for Log {
+    fn default() -> Log {
+        Log { level: LevelFilter::WARN, file: None }
+    }
+}
+
+pub(super) fn level(text: &str) -> Parsed<LevelFilter> {
+    let words = [
+        ("off", LevelFilter::OFF),
+        ("error", LevelFilter::ERROR),
+        ("warn", LevelFilter::WARN),
+        ("info", LevelFilter::INFO),
+        ("debug", LevelFilter::DEBUG),
+        ("trace", LevelFilter::TRACE),
+    ];
+    value::word(text, &words)
+}
+
+impl Log {
+    /// Begins to log. Does nothing in a process where somebody else, or an earlier call, has begun already.
+    ///
+    /// # Errors
+    /// The file cannot be written: a sentence.
+    pub fn start(&self) -> Result<(), String> {
+        let builder = tracing_subscriber::fmt().with_max_level(self.level).with_target(false).with_ansi(false);
+        // Only the first one counts, and that is as it should be.
+        let _ = match &self.file {
+            None => set_global_default(builder.with_writer(|| Stderr).finish()),
+            Some(pattern) => {
+                let name = pattern.replace("%p", &std::process::id().to_string());
+                let file = open(&name).map_err(|e| format!("cannot write the log file '{name}': {e}"))?;
+                // Lines are written in one call each, so that no lock is needed: a lock that is held while the program
+                // forks would never be released in the child.
+                set_global_default(builder.with_writer(Arc::new(file)).finish())
+            }
+        };
+        Ok(())
+    }
+}
+
+fn open(name: &str) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(name)
+}
+
+/// Standard error without a lock, for the same reason.
+struct Stderr;
+
+impl io::Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(nix::unistd::write(io::stderr(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

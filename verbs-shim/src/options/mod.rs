@@ -1,0 +1,348 @@
+//! Options of the devices that programs see, from environment variables and from flags of `srd run`.
+//!
+//! [`OPTIONS`] is the one table of them. [`Options::from_env`] reads the environment, once per process;
+//! [`Options::devices`] makes of it what [`Nic::open`](crate::Nic::open) takes.
+
+mod address;
+mod log;
+mod runtime;
+mod table;
+#[cfg(test)]
+mod tests;
+pub(crate) mod value;
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use srd_core::card::{CardOptions, Profile};
+use srd_core::{Checksum, Config, ConfigError, Span};
+use srd_udp::{UdpOptions, WaitMode};
+
+pub use address::{Addr, main_address};
+pub use log::Log;
+pub use table::{CAPS, OPTIONS, Opt, find};
+
+use crate::faults::FaultSpec;
+use crate::nic::NicConfig;
+
+/// What moves the packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Driver {
+    /// Kernel UDP.
+    Udp,
+    /// AF_XDP.
+    Xdp,
+    /// Whatever is best here.
+    Auto,
+}
+
+/// Whether packets carry checksums of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Checksums {
+    /// If corruption is injected.
+    Auto,
+    /// Always.
+    On,
+    /// Never: then programs get to see what injected corruption does.
+    Off,
+}
+
+/// Options that make sense, each for itself and all together.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Addresses; empty for the host's main address.
+    pub addrs: Vec<Addr>,
+    /// Number of devices, at least that of the addresses; `None` for as many.
+    pub devices: Option<u16>,
+    /// Driver.
+    pub driver: Driver,
+    /// Paths for each peer, 1..=256.
+    pub paths: u16,
+    /// Source ports of a device, `paths..=1024`; `None` for four times the paths, at least 64.
+    pub path_pool: Option<u16>,
+    /// UDP ports to use; `None` lets the kernel choose.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// MTU to assume, in bytes.
+    pub mtu: Option<u16>,
+    /// Upper limit of the rate to one peer, in bytes per second.
+    pub rate: Option<u64>,
+    /// Silence after which requests fail.
+    pub peer_timeout: Span,
+    /// Checksums.
+    pub checksum: Checksums,
+    /// How to wait.
+    pub wait: WaitMode,
+    /// What the devices claim to be.
+    pub profile: Profile,
+    /// RDMA needs an address handle at the target.
+    pub strict_peers: bool,
+    /// What goes wrong.
+    pub fault: FaultSpec,
+    /// Decides about faults.
+    pub seed: u64,
+    /// Whether the seed is a random one, because nobody has said it.
+    pub seed_is_drawn: bool,
+    /// The log.
+    pub log: Log,
+    /// Counters are published.
+    pub counters: bool,
+    /// Directory for counters and the like; `None` for the usual one, see [`Options::runtime_dir`].
+    pub runtime_dir: Option<PathBuf>,
+    /// The library; only the command uses it.
+    pub library: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            addrs: Vec::new(),
+            devices: None,
+            driver: Driver::Auto,
+            paths: 16,
+            path_pool: None,
+            ports: None,
+            mtu: None,
+            rate: None,
+            peer_timeout: Config::default().peer_timeout,
+            checksum: Checksums::Auto,
+            wait: WaitMode::Adaptive { spin: Duration::from_micros(50) },
+            profile: Profile::default(),
+            strict_peers: true,
+            fault: FaultSpec::default(),
+            seed: 0,
+            seed_is_drawn: true,
+            log: Log::default(),
+            counters: true,
+            runtime_dir: None,
+            library: None,
+        }
+    }
+}
+
+/// Where a value came from, for messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The command line.
+    Flag,
+    /// The environment.
+    Environment,
+}
+
+/// What is wrong with the options, in one sentence.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OptionError(String);
+
+impl From<ConfigError> for OptionError {
+    fn from(error: ConfigError) -> OptionError {
+        OptionError(error.to_string())
+    }
+}
+
+/// The names of the devices begin with this; the middle is the number of the device, which is its PCI bus, too.
+const NAME: (&str, &str) = ("rdmap", "s6");
+
+impl Options {
+    /// Options from the environment. An empty variable counts as none.
+    ///
+    /// # Errors
+    /// A value makes no sense.
+    pub fn from_env() -> Result<Options, OptionError> {
+        Options::parse(from_env)
+    }
+
+    /// Options from values that `get` finds for each entry of the table.
+    ///
+    /// # Errors
+    /// A value makes no sense, or `get` fails.
+    pub fn parse(
+        mut get: impl FnMut(&'static Opt) -> Result<Option<(Source, String)>, OptionError>,
+    ) -> Result<Options, OptionError> {
+        let mut options = Options::default();
+        for option in OPTIONS {
+            let Some((source, value)) = get(option)? else { continue };
+            (option.set)(&mut options, &value).map_err(|problem| {
+                OptionError(match source {
+                    Source::Flag => format!("--{} {value} {problem}", option.name),
+                    Source::Environment => format!("{}={value} {problem}", option.variable()),
+                })
+            })?;
+        }
+        options.check()?;
+        if options.seed_is_drawn && !options.fault.is_empty() {
+            // If there is no chance to be had, any number will do: it is told, and replays.
+            options.seed = getrandom::u64().unwrap_or(1);
+        }
+        Ok(options)
+    }
+
+    /// What no option alone can know.
+    fn check(&self) -> Result<(), OptionError> {
+        let wrong = |text: String| Err(OptionError(text));
+        let (devices, addrs) = (self.device_count(), self.addrs.len());
+        if devices < addrs {
+            return wrong(format!(
+                "there are {addrs} addresses but only {devices} devices; leave out 'devices' or some addresses"
+            ));
+        }
+        for addr in &self.addrs {
+            if matches!(addr, Addr::At(at) if at.port() != 0) && devices > addrs {
+                return wrong("devices that share an address cannot share a port: leave out the port".to_owned());
+            }
+        }
+        let (paths, pool) = (self.paths, self.pool());
+        if pool < paths {
+            return wrong(format!(
+                "path-pool is {pool}, but paths are drawn from it and there are {paths}; raise path-pool"
+            ));
+        }
+        if let Some(range) = &self.ports {
+            let (have, need) = (range.len(), usize::from(pool) + 1);
+            if have < need {
+                return wrong(format!(
+                    "ports has {have} ports, but a device needs {need}; widen it or lower path-pool"
+                ));
+            }
+        }
+        self.config(false).check()?;
+        Ok(())
+    }
+
+    fn device_count(&self) -> usize {
+        self.devices.map_or(self.addrs.len().max(1), usize::from)
+    }
+
+    /// Source ports of a device.
+    pub fn pool(&self) -> u16 {
+        self.path_pool.unwrap_or((4 * self.paths).clamp(64, 1024))
+    }
+
+    /// Begins to log, and tells the seed of faults if nobody has said it.
+    ///
+    /// # Errors
+    /// The log cannot be written: a sentence.
+    pub fn start_log(&self) -> Result<(), OptionError> {
+        self.log.start().map_err(OptionError)?;
+        if !self.fault.is_empty() && self.seed_is_drawn {
+            tracing::warn!("faults are injected ({}); SRD_SEED={} repeats them", self.fault, self.seed);
+        }
+        Ok(())
+    }
+
+    /// All devices, in the order of their names. Nothing is opened.
+    ///
+    /// # Errors
+    /// An interface has no suitable address.
+    pub fn devices(&self) -> Result<Vec<NicConfig>, OptionError> {
+        let addrs: Vec<SocketAddr> = match &self.addrs[..] {
+            [] => vec![SocketAddr::new(main_address(), 0)],
+            addrs => addrs
+                .iter()
+                .map(Addr::resolve)
+                .collect::<Result<_, _>>()
+                .map_err(|e| OptionError(format!("addr {e}")))?,
+        };
+        let counters = if self.counters { self.publish_in() } else { None };
+        let device = |k: usize| {
+            let config = self.device(k, addrs[k % addrs.len()])?;
+            Ok(NicConfig { counters: counters.clone(), ..config })
+        };
+        (0..self.device_count()).map(device).collect()
+    }
+
+    /// Where counters go; nowhere if there is no place for them, because no program shall fail for that.
+    fn publish_in(&self) -> Option<PathBuf> {
+        self.runtime_dir().inspect_err(|e| tracing::warn!("counters are not published: {e}")).ok()
+    }
+
+    fn device(&self, index: usize, addr: SocketAddr) -> Result<NicConfig, OptionError> {
+        // Each device has faults of its own.
+        let seed = self.seed.wrapping_add(index as u64);
+        Ok(NicConfig {
+            name: format!("{}{index}{}", NAME.0, NAME.1),
+            addr,
+            transport: self.config(addr.is_ipv6()).check()?,
+            udp: UdpOptions {
+                source_ports: self.pool(),
+                source_port_range: self.ports.clone(),
+                wait: self.wait,
+                mtu: self.mtu,
+                ..UdpOptions::default()
+            },
+            card: CardOptions { profile: self.profile, strict_peers: self.strict_peers, faults: self.fault.card(seed) },
+            faults: self.fault.plan().map(|plan| (plan, seed)),
+            counters: None,
+            seed: None,
+        })
+    }
+
+    fn config(&self, ipv6: bool) -> Config {
+        let plain = Config::default();
+        let headers = if ipv6 { 48 } else { 28 };
+        let checked = match self.checksum {
+            Checksums::Auto => self.fault.corrupts(),
+            Checksums::On => true,
+            Checksums::Off => false,
+        };
+        Config {
+            paths: self.paths,
+            path_pool: self.pool(),
+            max_datagram: self.mtu.map_or(plain.max_datagram, |mtu| mtu - headers),
+            checksum: if checked { Checksum::Crc32c } else { Checksum::Udp },
+            peer_timeout: self.peer_timeout,
+            keepalive: plain.keepalive.min(self.peer_timeout / 4),
+            max_rate: self.rate.unwrap_or(plain.max_rate),
+            ..plain
+        }
+    }
+
+    /// The directory for counters and the like, made if need be: of this user, and nobody else may look into it.
+    ///
+    /// # Errors
+    /// It cannot be made, or belongs to somebody else: a sentence.
+    pub fn runtime_dir(&self) -> Result<PathBuf, OptionError> {
+        runtime::make(self.runtime_dir.as_deref()).map_err(OptionError)
+    }
+
+    /// Directories in which counters may be found, whether they exist or not: for root, those of all users.
+    pub fn runtime_dirs(&self) -> Vec<PathBuf> {
+        runtime::all(self.runtime_dir.as_deref())
+    }
+}
+
+/// An option's value in the environment, if it has one there.
+///
+/// # Errors
+/// It is no text.
+pub fn from_env(option: &'static Opt) -> Result<Option<(Source, String)>, OptionError> {
+    let name = option.variable();
+    match std::env::var_os(&name).filter(|value| !value.is_empty()).map(std::ffi::OsString::into_string) {
+        None => Ok(None),
+        Some(Ok(value)) => Ok(Some((Source::Environment, value))),
+        Some(Err(value)) => Err(OptionError(format!("{name}={} is no text", value.to_string_lossy()))),
+    }
+}
+
+/// Variables of the environment that look like options and are none, each with the option that may have been meant.
+pub fn strange_variables() -> Vec<(String, Option<String>)> {
+    let known: Vec<String> = OPTIONS.iter().map(Opt::variable).collect();
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let strange = names.filter(|n| n.starts_with("SRD_") && !n.starts_with("SRD_SIM_") && !known.contains(n));
+    let closest = |name: &String| {
+        let distance = |known: &&String| strsim::damerau_levenshtein(name, known);
+        known.iter().min_by_key(distance).filter(|k| distance(k) <= 3).cloned()
+    };
+    let mut found: Vec<_> = strange.map(|name| (closest(&name), name)).map(|(meant, name)| (name, meant)).collect();
+    found.sort();
+    found
+}
+
+fn profile(text: &str) -> Result<Profile, String> {
+    let known = Profile::GENERATIONS.map(|id| format!("{id:x}"));
+    let wanted = text.to_ascii_lowercase();
+    let wanted = wanted.strip_prefix("0x").unwrap_or(&wanted);
+    let id = Profile::GENERATIONS.into_iter().zip(&known).find(|(_, name)| *name == wanted).map(|(id, _)| id);
+    id.and_then(Profile::generation).ok_or_else(|| format!("must be one of {}", known.join(", ")))
+}

@@ -1,0 +1,232 @@
+//! Fault specifications against real cards on loopback: what was asked for happens, and nothing else.
+
+use std::time::{Duration, Instant};
+
+use srd_core::Span;
+use verbs_shim::options::{self, Source};
+use verbs_shim::{
+    Access, Completion, CqId, MrKeys, Nic, NicConfig, Opcode, Options, QpCap, QpInit, QpModify, QpState, QpType,
+    RawRegion, SendData, SendOp, SendOps, SendWr, Sge, Status,
+};
+
+const QKEY: u32 = 7;
+/// Messages under way at once.
+const DEPTH: usize = 64;
+/// Bytes of a message.
+const SIZE: usize = 4000;
+/// Whatever takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The first device that these options make.
+fn device(values: &[(&str, &str)]) -> NicConfig {
+    let get = |option: &'static options::Opt| {
+        let value = values.iter().find(|v| v.0 == option.name).map(|v| v.1);
+        Ok(value.or((option.name == "addr").then_some("127.0.0.1")).map(|v| (Source::Flag, v.to_owned())))
+    };
+    Options::parse(get).and_then(|o| o.devices()).expect("valid options").remove(0)
+}
+
+struct Side {
+    nic: Nic,
+    pd: verbs_shim::PdId,
+    cq: CqId,
+    qpn: u16,
+    memory: Vec<u8>,
+    keys: MrKeys,
+}
+
+impl Side {
+    fn new(config: NicConfig) -> Side {
+        let nic = Nic::open(config, Box::new(())).expect("a card on loopback");
+        let pd = nic.alloc_pd().unwrap();
+        let cq = nic.create_cq(1024).unwrap();
+        let cap = QpCap { send_wr: 256, recv_wr: 256, send_sge: 1, recv_sge: 1, inline: 0 };
+        let ops = SendOps { read: false, write: false };
+        let init = QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap, ops, unsolicited_write_recv: false };
+        let qpn = nic.create_qp(init).unwrap();
+        let up = |state| QpModify { state: Some(state), ..QpModify::default() };
+        let init = QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..up(QpState::Init) };
+        nic.modify_qp(qpn, &init).unwrap();
+        nic.modify_qp(qpn, &up(QpState::Rtr)).unwrap();
+        nic.modify_qp(qpn, &QpModify { sq_psn: Some(0), ..up(QpState::Rts) }).unwrap();
+        let mut memory = vec![0; DEPTH * SIZE];
+        // SAFETY: the vector outlives the card, and is not touched while requests are under way.
+        let region = unsafe { RawRegion::new(memory.as_mut_ptr(), memory.len()) };
+        let access = Access { local_write: true, ..Access::default() };
+        let keys = nic.reg_mr(pd, region, memory.as_ptr() as u64, access).unwrap();
+        Side { nic, pd, cq, qpn, memory, keys }
+    }
+
+    fn slot(&self, k: usize) -> Sge {
+        Sge { addr: self.memory.as_ptr() as u64 + (k * SIZE) as u64, len: SIZE as u32, lkey: self.keys.lkey }
+    }
+
+    fn poll(&self) -> Option<Completion> {
+        let mut out = [EMPTY; 1];
+        (self.nic.poll_cq(self.cq, &mut out) == 1).then(|| out[0])
+    }
+}
+
+const EMPTY: Completion = Completion {
+    wr_id: 0,
+    status: Status::Ok,
+    opcode: Opcode::Send,
+    byte_len: 0,
+    imm: None,
+    qpn: 0,
+    src_qpn: 0,
+    ah: 0,
+    sgid: verbs_shim::Gid([0; 16]),
+    unsolicited: false,
+};
+
+/// What became of messages that were sent and received.
+#[derive(Default)]
+struct Outcome {
+    /// Ids of sends in the order of their completions, with their status.
+    sent: Vec<(u64, Status)>,
+    /// Contents of messages received, in the order of their completions.
+    received: Vec<u64>,
+}
+
+/// Sends `count` messages from a card with these options to one with others.
+fn transfer(sender: &[(&str, &str)], receiver: &[(&str, &str)], count: u64) -> Outcome {
+    let (mut a, b) = (Side::new(device(sender)), Side::new(device(receiver)));
+    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    for k in 0..DEPTH {
+        b.nic.post_recv(b.qpn, k as u64, &[b.slot(k)]).unwrap();
+    }
+    let mut outcome = Outcome::default();
+    let mut free: Vec<usize> = (0..DEPTH).collect();
+    let mut owner = vec![0; count as usize];
+    let mut next = 0;
+    let failed = |outcome: &Outcome| outcome.sent.iter().filter(|s| s.1 != Status::Ok).count();
+    let began = Instant::now();
+    while outcome.sent.len() < count as usize || outcome.received.len() + failed(&outcome) < count as usize {
+        assert!(began.elapsed() < LIMIT, "{} sent, {} received", outcome.sent.len(), outcome.received.len());
+        while next < count
+            && let Some(slot) = free.pop()
+        {
+            // Every message is full of its number.
+            let bytes = &mut a.memory[slot * SIZE..][..SIZE];
+            bytes.chunks_mut(8).for_each(|c| c.copy_from_slice(&next.to_le_bytes()));
+            owner[next as usize] = slot;
+            let wr = SendWr {
+                wr_id: next,
+                op: SendOp::Send { imm: None },
+                ah,
+                qpn: b.qpn,
+                qkey: QKEY,
+                data: SendData::Sges(&[a.slot(slot)]),
+            };
+            a.nic.post_send_all(a.qpn, &[wr]).unwrap();
+            next += 1;
+        }
+        if let Some(done) = a.poll() {
+            outcome.sent.push((done.wr_id, done.status));
+            free.push(owner[done.wr_id as usize]);
+        }
+        while let Some(got) = b.poll() {
+            assert_eq!((got.status, got.opcode, got.byte_len as usize), (Status::Ok, Opcode::Recv, SIZE));
+            let slot = got.wr_id as usize;
+            let bytes = &b.memory[slot * SIZE..][..SIZE];
+            let number = u64::from_le_bytes(*bytes.first_chunk().unwrap());
+            assert!(bytes.chunks(8).all(|c| c == number.to_le_bytes()), "message {number} is damaged");
+            outcome.received.push(number);
+            b.nic.post_recv(b.qpn, got.wr_id, &[b.slot(slot)]).unwrap();
+        }
+    }
+    outcome
+}
+
+/// All messages arrived, each once, and all sends succeeded.
+fn is_complete(outcome: &Outcome, count: u64) {
+    let mut numbers = outcome.received.clone();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..count).collect::<Vec<_>>());
+    assert!(outcome.sent.iter().all(|s| s.1 == Status::Ok));
+}
+
+#[test]
+fn everything_that_the_network_does_wrong_is_repaired() {
+    for fault in [
+        "loss=5%",
+        "recv-loss=5%",
+        "duplicate=20%",
+        "corrupt=5%",
+        "delay=20%:100us-3ms",
+        "loss=2%,duplicate=5%,corrupt=2%,delay=10%",
+        "dead=path:0+1@5ms",
+        "dead=all@5ms-50ms",
+        "loss=50%@5ms-30ms\nrecv-loss=20%@20ms-",
+    ] {
+        let both = [("fault", fault), ("seed", "7")];
+        is_complete(&transfer(&both, &both, 1000), 1000);
+    }
+}
+
+#[test]
+fn damage_goes_through_only_without_checksums() {
+    let caught = std::panic::catch_unwind(|| {
+        let values = [("fault", "corrupt=20%"), ("checksum", "off"), ("seed", "1")];
+        transfer(&values, &[("checksum", "off")], 1000)
+    });
+    // Headers are damaged, too, which costs retransmissions; of 1,000 payloads some must arrive altered.
+    let panic = caught.err().expect("no damage in a thousand messages");
+    let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+    assert!(text.contains("is damaged"), "{text}");
+}
+
+#[test]
+fn receivers_that_are_not_ready_only_cost_time() {
+    is_complete(&transfer(&[], &[("fault", "rnr=20%")], 500), 500);
+}
+
+#[test]
+fn every_nth_send_is_forced_to_fail() {
+    let outcome = transfer(&[("fault", "force=unresp-remote/10")], &[], 1000);
+    let failed: Vec<u64> = outcome.sent.iter().filter(|s| s.1 != Status::Ok).map(|s| s.0).collect();
+    assert_eq!(failed.len(), 100);
+    assert!(outcome.sent.iter().all(|s| [Status::Ok, Status::UnrespRemote].contains(&s.1)));
+    assert!(outcome.received.iter().all(|n| !failed.contains(n)), "what failed was not sent");
+}
+
+#[test]
+fn completions_are_shuffled() {
+    let outcome = transfer(&[("fault", "shuffle=32")], &[("fault", "shuffle=32")], 1000);
+    is_complete(&outcome, 1000);
+    let turned = |order: &[u64]| order.windows(2).filter(|w| w[0] > w[1]).count();
+    let sent: Vec<u64> = outcome.sent.iter().map(|s| s.0).collect();
+    assert!(turned(&sent) > 200 && turned(&outcome.received) > 200, "{} {}", turned(&sent), turned(&outcome.received));
+}
+
+#[test]
+fn a_peer_that_dies_is_noticed() {
+    let began = Instant::now();
+    let values = [("fault", "dead=peer:127.0.0.1@20ms"), ("peer-timeout", "200ms")];
+    let (a, b) = (Side::new(device(&values)), Side::new(device(&[])));
+    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    let mut posted = 0;
+    loop {
+        assert!(began.elapsed() < LIMIT, "no error");
+        if posted < 8 {
+            b.nic.post_recv(b.qpn, 0, &[b.slot(0)]).unwrap();
+            let data = SendData::Sges(&[a.slot(0)]);
+            let op = SendOp::Send { imm: None };
+            let wr = SendWr { wr_id: 0, op, ah, qpn: b.qpn, qkey: QKEY, data };
+            a.nic.post_send_all(a.qpn, &[wr]).unwrap();
+            posted += 1;
+        }
+        while b.poll().is_some() {}
+        match a.poll() {
+            Some(done) if done.status == Status::Ok => posted -= 1,
+            Some(done) => {
+                assert_eq!(done.status, Status::UnrespRemote);
+                break;
+            }
+            None => {}
+        }
+    }
+    let span = Span::from(began.elapsed());
+    assert!(span >= Span::from_millis(150), "too early: {span}");
+}
