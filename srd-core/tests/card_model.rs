@@ -203,18 +203,8 @@ impl Program {
             return;
         }
         self.next += 1;
-        let request = Request {
-            from,
-            qpn,
-            to_qpn,
-            kind,
-            len,
-            local,
-            remote,
-            outcome: None,
-            delivered: 0,
-            cancelled: false,
-        };
+        let request =
+            Request { from, qpn, to_qpn, kind, len, local, remote, outcome: None, delivered: 0, cancelled: false };
         self.requests.insert(id, request);
     }
 
@@ -301,7 +291,10 @@ impl Program {
                 _ => u64::from(done.imm.expect("an immediate")),
             };
             let request = self.requests.get_mut(&id).unwrap_or_else(|| panic!("message {id} was never sent"));
-            assert!(request.from == 1 - host && request.to_qpn == done.qpn && request.len == len, "{done:?} {request:?}");
+            assert!(
+                request.from == 1 - host && request.to_qpn == done.qpn && request.len == len,
+                "{done:?} {request:?}"
+            );
             request.delivered += 1;
             assert_eq!(request.delivered, 1, "message {id} again");
             let turned_away = [Status::Rnr, Status::RemoteBadLength, Status::BadDestQpn, Status::BadStatus];

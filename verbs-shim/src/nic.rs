@@ -52,6 +52,7 @@ impl NicConfig {
             udp: UdpOptions::default(),
             card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
             faults: None,
+            counters: None,
             seed: None,
         }
     }

@@ -15,7 +15,8 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const WINDOW: usize = 32 << 20;
 
 fn device() -> Device {
-    let transport = Config { peer_timeout: Span::from_millis(1000), keepalive: Span::from_millis(200), ..Config::default() };
+    let transport =
+        Config { peer_timeout: Span::from_millis(1000), keepalive: Span::from_millis(200), ..Config::default() };
     let mut config = NicConfig::at("127.0.0.1:0".parse().unwrap());
     config.transport = transport.check().unwrap();
     Device::open(config).unwrap()

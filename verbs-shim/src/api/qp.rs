@@ -97,8 +97,7 @@ impl<T: Transport> QpBuilder<T> {
     pub fn build(self) -> Result<QueuePair<T>, CardError> {
         let nic = &self.pd.inner.device.nic;
         let (srd, profile) = (T::TYPE == QpType::Srd, nic.profile());
-        let ops =
-            SendOps { read: srd && profile.has(caps::RDMA_READ), write: srd && profile.has(caps::RDMA_WRITE) };
+        let ops = SendOps { read: srd && profile.has(caps::RDMA_READ), write: srd && profile.has(caps::RDMA_WRITE) };
         let init = QpInit {
             ty: T::TYPE,
             pd: self.pd.inner.id,
