@@ -54,6 +54,7 @@ impl NicConfig {
             faults: None,
             counters: None,
             seed: None,
+            counters: None,
         }
     }
 }
@@ -140,7 +141,22 @@ impl Nic {
     /// The address cannot be a card's, or the system does not permit it.
     pub fn open(config: NicConfig, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
         let udp = bind(config.addr, &config.udp)?;
-        let local = udp.local_addr();
+        let readiness = vec![udp.readiness()?];
+        Nic::over(config, Box::new(udp), readiness, sink)
+    }
+
+    /// Opens a card over any driver, at the driver's address. The thread sleeps until one of `readiness` is readable; those
+    /// options of `config` that are about UDP mean nothing.
+    ///
+    /// # Errors
+    /// The driver's address cannot be a card's, or the system does not permit a thread.
+    pub fn over(
+        config: NicConfig,
+        driver: Box<dyn Driver + Send>,
+        readiness: Vec<OwnedFd>,
+        sink: Box<dyn NicSink>,
+    ) -> Result<Nic, OpenError> {
+        let local = driver.local_addr();
         let publisher = config.counters.as_ref().and_then(|dir| {
             let publisher = Publisher::new(dir, Identity::from(&config), local);
             publisher
@@ -148,7 +164,6 @@ impl Nic {
                 .ok()
                 .map(Mutex::new)
         });
-        let readiness = vec![udp.readiness()?];
         let mut seed = [0; 32];
         match config.seed {
             Some(n) => {
@@ -159,8 +174,8 @@ impl Nic {
             None => getrandom::fill(&mut seed).map_err(std::io::Error::from)?,
         }
         let mut driver: AnyDriver = match config.faults {
-            Some((plan, seed)) => Box::new(Faulty::with_plan(udp, plan, seed)),
-            None => Box::new(udp),
+            Some((plan, seed)) => Box::new(Faulty::with_plan(driver, plan, seed)),
+            None => driver,
         };
         let now = driver.now();
         let gid = Gid::new(local)?;
