@@ -54,7 +54,6 @@ impl NicConfig {
             faults: None,
             counters: None,
             seed: None,
-            counters: None,
         }
     }
 }
