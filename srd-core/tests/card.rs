@@ -622,3 +622,43 @@ fn regions_up_to_the_limit_and_again_after_one_has_gone() {
     assert_ne!(new.lkey, all[50].lkey, "the key is another");
     assert!(world.hosts[0].card.reg_mr(PdId(0), 0, u64::MAX, 2, ALL).is_err(), "around the end of all addresses");
 }
+
+#[test]
+fn long_messages_to_ourselves_take_turns_and_can_be_stopped() {
+    const LEN: u32 = 50 << 20;
+    for stop in 0..5 {
+        let mut world = World::with(1, options(), Config::default(), |_| Vast::new());
+        let (a, b) = (world.qp(0, |_| ()), world.qp(0, |_| ()));
+        let ah = world.ah(0, 0);
+        let [from, to] = [(); 2].map(|()| {
+            let host = &mut world.hosts[0];
+            host.card.reg_mr(host.pd, (), BASE, LEN.into(), ALL).unwrap()
+        });
+        let sges = [Sge { addr: BASE, len: LEN, lkey: from.lkey }];
+        let op = SendOp::Write { addr: BASE, rkey: to.rkey, imm: None };
+        let data = SendData::Sges(&sges);
+        world.post(0, a, SendWr { wr_id: 1, op, ah, qpn: b, qkey: QKEY, data }).unwrap();
+        let mut turns = 0;
+        while world.hosts[0].card.memory().written < u64::from(LEN) / 2 {
+            assert!(world.step(world.now + Span::from_secs(1)));
+            turns += 1;
+        }
+        assert!(turns >= 20, "others would wait for {LEN} bytes");
+        match stop {
+            0 => {}
+            1 => world.dereg(0, from.lkey),
+            2 => world.dereg(0, to.lkey),
+            3 => world.destroy_qp(0, a),
+            _ => world.to_state(0, b, QpState::Err),
+        }
+        let written = world.hosts[0].card.memory().written;
+        world.run(Span::from_secs(1));
+        let end = world.poll(0).map(|c| c.status);
+        let want =
+            [Some(Status::Ok), Some(Status::InvalidLkey), Some(Status::BadAddress), None, Some(Status::BadDestQpn)];
+        assert_eq!(end, want[stop], "{stop}");
+        let after = world.hosts[0].card.memory().written;
+        assert!(stop == 0 || after == written, "written after it was stopped");
+        assert!(stop != 0 || after == u64::from(LEN));
+    }
+}
