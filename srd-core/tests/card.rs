@@ -649,7 +649,7 @@ fn long_messages_to_ourselves_take_turns_and_can_be_stopped() {
             1 => world.dereg(0, from.lkey),
             2 => world.dereg(0, to.lkey),
             3 => world.destroy_qp(0, a),
-            _ => world.to_state(0, b, QpState::Err),
+            _ => world.set_state(0, b, QpState::Err),
         }
         let written = world.hosts[0].card.memory().written;
         world.run(Span::from_secs(1));

@@ -319,7 +319,7 @@ impl Program {
         if self.rng.one_in(2) {
             self.world.destroy_qp(host, qpn);
         } else {
-            self.world.to_state(host, qpn, QpState::Err);
+            self.world.set_state(host, qpn, QpState::Err);
             self.poll(host);
             self.settled(host, qpn);
             self.world.destroy_qp(host, qpn);
@@ -458,7 +458,7 @@ impl Program {
         for host in 0..2 {
             self.poll(host);
             for qpn in self.qps[host].clone() {
-                self.world.to_state(host, qpn, QpState::Err);
+                self.world.set_state(host, qpn, QpState::Err);
             }
             self.world.run(Span::from_millis(10));
             self.poll(host);

@@ -111,7 +111,7 @@ fn remote_errors_fail_one_request_only() {
     let ud = two.world.qp(1, |init| (init.ty, init.ops) = (QpType::Ud, SendOps::default()));
     let young = two.world.new_qp(1, |_| ());
     let sick = two.world.qp(1, |_| ());
-    two.world.to_state(1, sick, QpState::Err);
+    two.world.set_state(1, sick, QpState::Err);
     for bad in [qpn ^ 0x1000, ud, young, sick] {
         two.qpn[1] = bad;
         for op in [send, two.write(0, None), two.read(0)] {
@@ -179,7 +179,7 @@ fn the_error_state_flushes_everything_and_reset_forgets_it() {
             two.world.recv(0, two.qpn[0], 30 + n, &[sge]);
         }
         two.world.run(Span::from_millis(1));
-        two.world.to_state(0, two.qpn[0], state);
+        two.world.set_state(0, two.qpn[0], state);
         let mut done = Vec::new();
         while let Some(entry) = two.world.poll(0) {
             assert_eq!(entry.status, Status::Flushed);
@@ -196,7 +196,7 @@ fn the_error_state_flushes_everything_and_reset_forgets_it() {
         assert!(matches!(late, Err(CardError::Invalid(_))));
         assert!(two.world.hosts[0].card.post_recv(two.qpn[0], 1, &[]).is_err());
         if state == QpState::Err {
-            two.world.to_state(0, two.qpn[0], QpState::Reset);
+            two.world.set_state(0, two.qpn[0], QpState::Reset);
         }
         two.world.up(0, two.qpn[0], 7);
         two.assert_usable();
@@ -206,12 +206,12 @@ fn the_error_state_flushes_everything_and_reset_forgets_it() {
 #[test]
 fn sends_posted_while_draining_leave_later() {
     let mut two = Two::new();
-    two.world.to_state(0, two.qpn[0], QpState::Sqd);
+    two.world.set_state(0, two.qpn[0], QpState::Sqd);
     two.recv(1, 0, 100);
     two.send(2, 0, 10);
     two.world.run(Span::from_millis(50));
     assert!(two.world.poll(0).is_none());
-    two.world.to_state(0, two.qpn[0], QpState::Rts);
+    two.world.set_state(0, two.qpn[0], QpState::Rts);
     assert_eq!((two.wait(0).status, two.wait(1).wr_id), (Status::Ok, 1));
 }
 

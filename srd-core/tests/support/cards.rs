@@ -51,6 +51,9 @@ pub enum Fate {
 /// Decides about a datagram from one host to another.
 pub type Wire = Box<dyn FnMut(usize, usize) -> Fate>;
 
+/// From whom, by which port, to whom, and its bytes.
+type Datagram = (usize, SourcePort, usize, Vec<u8>);
+
 /// See the module documentation.
 pub struct World<M: HostMemory> {
     pub now: Time,
@@ -59,7 +62,7 @@ pub struct World<M: HostMemory> {
     pub delay: Span,
     pub config: Config,
     pub options: CardOptions,
-    in_transit: BTreeMap<(Time, u64), (usize, SourcePort, usize, Vec<u8>)>,
+    in_transit: BTreeMap<(Time, u64), Datagram>,
     order: u64,
     batch: TxBatch,
 }
@@ -198,7 +201,7 @@ impl<M: HostMemory> World<M> {
         host.card.modify_qp(&mut host.endpoint, qpn, &change).unwrap();
     }
 
-    pub fn to_state(&mut self, i: usize, qpn: u16, state: QpState) {
+    pub fn set_state(&mut self, i: usize, qpn: u16, state: QpState) {
         self.modify(i, qpn, QpModify { state: Some(state), ..QpModify::default() });
     }
 
