@@ -5,7 +5,8 @@
 //!
 //! - the protocol, `srd-core`, which does no I/O: re-exported here. [`Endpoint`] holds the connections, an [`Upper`] storey
 //!   owns the messages ([`Mailbox`] is the simplest), a [`Driver`] moves the packets, and [`Engine`] joins the three;
-//! - [`udp`], the driver over ordinary kernel UDP sockets, and an async front end.
+//! - [`udp`], the driver over ordinary kernel UDP sockets, and an async front end;
+//! - [`xdp`], the driver over AF_XDP, past the kernel's network stack.
 //!
 //! The command `srd` (`srd run`, `srd demo`, `srd perf` and more) belongs to the same package.
 //!
@@ -51,4 +52,9 @@ pub use srd_core::*;
 /// Kernel UDP: the driver, and an async front end.
 pub mod udp {
     pub use srd_udp::*;
+}
+
+/// AF_XDP: the driver that bypasses the kernel's network stack.
+pub mod xdp {
+    pub use srd_xdp::*;
 }

@@ -5,6 +5,7 @@
 mod demo;
 mod devices;
 mod doctor;
+mod driver;
 mod exit;
 mod explain;
 mod interrupt;

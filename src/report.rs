@@ -3,9 +3,9 @@
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use srd::udp::{UdpDriver, UdpStats};
 use srd::{Endpoint, PathState, PathStats, Span, Stats};
 
+use crate::driver::{CountsDrops, Drops};
 use crate::units::{bytes, thousands};
 
 /// Percentiles of a latency in microseconds; all zero when nothing was measured.
@@ -193,12 +193,12 @@ pub(crate) struct Counters {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Snapshot {
     protocol: Stats,
-    driver: UdpStats,
+    drops: Drops,
 }
 
 impl Snapshot {
-    pub(crate) fn new(endpoint: &Endpoint, driver: &UdpDriver) -> Snapshot {
-        Snapshot { protocol: *endpoint.stats(), driver: driver.stats() }
+    pub(crate) fn new(endpoint: &Endpoint, driver: &impl CountsDrops) -> Snapshot {
+        Snapshot { protocol: *endpoint.stats(), drops: driver.drops() }
     }
 }
 
@@ -206,10 +206,9 @@ impl Counters {
     /// What happened between two snapshots.
     pub(crate) fn between(before: &Snapshot, after: &Snapshot) -> Counters {
         let d = |f: fn(&Stats) -> u64| f(&after.protocol).wrapping_sub(f(&before.protocol));
-        let unsent = |s: &UdpStats| s.dropped_busy + s.dropped_too_big + s.dropped_other;
         Counters {
-            receive_buffer_drops: after.driver.rx_queue_drops.saturating_sub(before.driver.rx_queue_drops),
-            send_drops: unsent(&after.driver) - unsent(&before.driver),
+            receive_buffer_drops: after.drops.received.saturating_sub(before.drops.received),
+            send_drops: after.drops.sent - before.drops.sent,
             tx_packets: d(|s| s.tx_packets),
             rx_packets: d(|s| s.rx_packets),
             lost_packets: d(|s| s.lost_packets),

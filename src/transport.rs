@@ -9,10 +9,11 @@ use nix::unistd::Pid;
 use srd::udp::{BindError, UdpDriver, UdpOptions, WaitMode};
 use srd::{CcChoice, CheckedConfig, Checksum, Config, Span};
 
+use crate::driver::{AnyDriver, DriverArgs};
 use crate::exit::{Exit, Fault, Result};
 use crate::units;
 
-/// Options of whatever speaks SRD over UDP.
+/// Options of whatever speaks SRD.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TransportArgs {
     /// Paths (UDP source ports) per connection, 1 to 256
@@ -33,6 +34,8 @@ pub(crate) struct TransportArgs {
     /// Carry a CRC32C in every packet instead of relying on the UDP checksum
     #[arg(long)]
     pub(crate) checksum: bool,
+    #[command(flatten)]
+    pub(crate) driver: DriverArgs,
 }
 
 /// What to do while there is nothing to do.
@@ -82,8 +85,8 @@ impl TransportArgs {
         config.check().map_err(|e| Fault::new(Exit::Usage, e))
     }
 
-    /// Pins the process if asked to, and binds a driver.
-    pub(crate) fn bind(&self, addr: SocketAddr) -> Result<UdpDriver> {
+    /// Pins the process if asked to, and opens the driver.
+    pub(crate) fn bind(&self, addr: SocketAddr) -> Result<AnyDriver> {
         if let Some(cpu) = self.cpu {
             pin(cpu)?;
         }
@@ -93,11 +96,11 @@ impl TransportArgs {
             Mode::Adaptive => WaitMode::Adaptive { spin: ADAPTIVE_SPIN },
         };
         let options = UdpOptions { source_ports: pool(self.paths), wait, mtu: self.mtu, ..UdpOptions::default() };
-        bind(addr, options)
+        self.driver.open(addr, options)
     }
 }
 
-/// Binds a driver; what goes wrong is the set-up's fault.
+/// Binds a UDP driver; what goes wrong is the set-up's fault.
 pub(crate) fn bind(addr: SocketAddr, options: UdpOptions) -> Result<UdpDriver> {
     UdpDriver::bind(addr, options).map_err(|e: BindError| Fault::new(Exit::Setup, e))
 }

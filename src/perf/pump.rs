@@ -1,20 +1,20 @@
-//! The loop of a measurement: an engine over UDP with the buffers of a test.
+//! The loop of a measurement: an engine with the buffers of a test.
 
 use std::io;
 
-use srd::udp::UdpDriver;
 use srd::{CheckedConfig, Driver as _, Endpoint, Engine, Span};
 
 use super::upper::PerfUpper;
+use crate::driver::AnyDriver;
 
 /// An endpoint, a driver and the buffers of a test.
-pub(crate) type Pump = Engine<UdpDriver, PerfUpper>;
+pub(crate) type Pump = Engine<AnyDriver, PerfUpper>;
 
 /// Longest sleep, so that signals are noticed soon.
 const NAP: Span = Span::from_millis(50);
 
 /// A pump that has no peers yet.
-pub(crate) fn start(mut driver: UdpDriver, config: CheckedConfig, seed: [u8; 32]) -> Pump {
+pub(crate) fn start(mut driver: AnyDriver, config: CheckedConfig, seed: [u8; 32]) -> Pump {
     let now = driver.now();
     let endpoint = Endpoint::new(config, driver.local_addr(), seed, now);
     Engine::new(endpoint, driver, PerfUpper::new())

@@ -31,6 +31,8 @@ pub(crate) struct PerfReport {
     bidir: bool,
     /// How the client waited.
     mode: &'static str,
+    /// What moved the client's packets: `udp` or `xdp`.
+    driver: &'static str,
     /// Measured time.
     duration_s: f64,
     /// Messages delivered in that time, both directions together; round trips in `lat`.
@@ -144,6 +146,7 @@ impl PerfReport {
             depth: start.depth,
             bidir: start.bidir,
             mode: args.transport.mode.name(),
+            driver: client.pump.driver.name(),
             duration_s: seconds,
             messages: both,
             bandwidth_gbps: gbps(both),
@@ -171,8 +174,9 @@ impl PerfReport {
         let server_cpu = self.cpu_cores.server.map_or("unknown".to_owned(), |c| format!("{c:.2}"));
         let mut lines = vec![
             format!(
-                "srd perf {test} to {server}: {} x {depth}, {ways}{}, {duration_s:.2} s{partial}",
+                "srd perf {test} to {server}: {} x {depth}, {ways}{}, {}, {duration_s:.2} s{partial}",
                 size_text(*size),
+                self.driver,
                 self.mode
             ),
             String::new(),

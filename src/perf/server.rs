@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use srd::udp::UdpDriver;
 use srd::{Driver as _, Endpoint, Event, Failure, PeerId, Span, Time};
 
 use super::control::{self, Op, Outcome, Reason, Start, Test};
 use super::pump;
 use super::upper::PerfUpper;
 use super::{DEFAULT_PORT, cpu};
+use crate::driver::AnyDriver;
 use crate::exit::{Exit, Fault, Result};
 use crate::report::{Counters, Snapshot};
 use crate::transport::{self, Mode, TransportArgs};
@@ -203,7 +203,7 @@ impl Server {
     }
 
     /// Work of one turn.
-    fn work(&mut self, endpoint: &mut Endpoint, upper: &mut PerfUpper, driver: &UdpDriver, now: Time) {
+    fn work(&mut self, endpoint: &mut Endpoint, upper: &mut PerfUpper, driver: &AnyDriver, now: Time) {
         while let Some((peer, op, body)) = upper.control.pop_front() {
             match op {
                 Op::Start => self.start(endpoint, upper, driver, now, peer, &body),
@@ -242,7 +242,7 @@ impl Server {
     }
 
     /// Ends a session whose client is gone.
-    fn look_after(&mut self, endpoint: &mut Endpoint, upper: &mut PerfUpper, driver: &UdpDriver, now: Time) {
+    fn look_after(&mut self, endpoint: &mut Endpoint, upper: &mut PerfUpper, driver: &AnyDriver, now: Time) {
         let Some(session) = &self.session else { return };
         let mut why = upper.failed.take();
         while let Some(event) = endpoint.poll_event() {
@@ -272,7 +272,7 @@ impl Server {
         &mut self,
         endpoint: &mut Endpoint,
         upper: &mut PerfUpper,
-        driver: &UdpDriver,
+        driver: &AnyDriver,
         now: Time,
         peer: PeerId,
         body: &[u8],
@@ -315,7 +315,7 @@ impl Server {
         &mut self,
         endpoint: &mut Endpoint,
         upper: &mut PerfUpper,
-        driver: &UdpDriver,
+        driver: &AnyDriver,
         now: Time,
         error: Option<String>,
     ) {

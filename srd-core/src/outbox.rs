@@ -124,6 +124,11 @@ impl Outbox {
         self.ids.base()
     }
 
+    /// The id that the next message to begin will have.
+    pub(crate) fn next_id(&self) -> Seq {
+        self.ids.next()
+    }
+
     /// Framed bytes that wait to be sent, roughly.
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting
@@ -511,4 +516,73 @@ fn cut_len(out: &Outbound, left: u32, room: usize, fresh: bool, full_room: usize
     }
     let blocks = (room.saturating_sub(part_head) as u32 / BLOCK * BLOCK).min(left);
     (blocks > 0).then_some(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: usize = 1400;
+
+    fn outbox(lens: &[u32]) -> Outbox {
+        let mut outbox = Outbox::new();
+        outbox.start_ids(Seq(u32::MAX), 64, 8);
+        for (i, &len) in lens.iter().enumerate() {
+            outbox.push(Outbound { token: Token(i as u64), header_len: 9, len, rnr: RnrRetry::Forever });
+        }
+        outbox
+    }
+
+    /// Cuts all that waits, and returns the pieces.
+    fn cut_all(outbox: &mut Outbox) -> Vec<Cut> {
+        std::iter::from_fn(|| outbox.cut(ROOM, true, ROOM)).collect()
+    }
+
+    #[test]
+    fn withdraw_before_anything_was_sent() {
+        let mut outbox = outbox(&[100, 0, 100_000, 200, 100_000]);
+        assert_eq!(outbox.withdraw(|t| t.0 != 3), 4);
+        assert_eq!(outbox.live(), 1);
+        let cuts = cut_all(&mut outbox);
+        assert_eq!(cuts.iter().map(|c| (c.token.0, c.total)).collect::<Vec<_>>(), [(3, 200)]);
+        assert_eq!((outbox.waiting(), outbox.is_waiting()), (0, false));
+        assert_eq!(outbox.withdraw(|_| true), 1);
+        assert_eq!((outbox.live(), outbox.in_progress()), (0, false));
+    }
+
+    #[test]
+    fn withdraw_in_the_middle_moves_the_floor_and_frees_the_slot() {
+        let mut outbox = outbox(&[100_000, 1000]);
+        let first = outbox.cut(ROOM, true, ROOM).unwrap();
+        let second = outbox.cut(ROOM, true, ROOM).unwrap();
+        assert_eq!((first.token, second.token), (Token(1), Token(0)), "short ones first");
+        outbox.lost(second.piece);
+        assert_eq!(outbox.withdraw(|t| t == Token(0)), 1);
+        assert_eq!(outbox.floor(), first.piece.message, "only the other is left");
+        assert!(outbox.cut(ROOM, true, ROOM).is_none(), "neither the rest nor the lost piece is sent");
+        // The same slot serves another message; acknowledgements of the old one mean nothing.
+        outbox.push(Outbound { token: Token(7), header_len: 9, len: 3000, rnr: RnrRetry::Forever });
+        assert!(outbox.acked(&second.piece).is_none());
+        assert!(outbox.recut(second.piece).is_none());
+        let pieces = cut_all(&mut outbox);
+        assert!(pieces.len() > 1 && pieces.iter().all(|c| c.token == Token(7)));
+        let done: Vec<_> = pieces.iter().filter_map(|c| outbox.acked(&c.piece)).collect();
+        assert_eq!(done, [(Token(7), 3000)]);
+        assert_eq!(outbox.acked(&first.piece), Some((Token(1), 1000)));
+        assert_eq!((outbox.live(), outbox.in_progress(), outbox.split), (0, false, 0));
+    }
+
+    #[test]
+    fn withdraw_while_the_receiver_is_not_ready() {
+        let mut outbox = outbox(&[500, 600]);
+        let cuts = cut_all(&mut outbox);
+        for cut in &cuts {
+            assert_eq!(outbox.not_ready(cut.piece.message, |_| Time::from_nanos(5)), None);
+        }
+        assert_eq!(outbox.withdraw(|t| t == Token(0)), 1);
+        outbox.resume(Time::from_nanos(5));
+        let again = cut_all(&mut outbox);
+        assert_eq!(again.iter().map(|c| c.token).collect::<Vec<_>>(), [Token(1)]);
+        assert_eq!(outbox.next_resume(), None);
+    }
 }

@@ -181,3 +181,47 @@ fn simultaneous_open_makes_one_connection() {
         assert_eq!(side.completed[0].1, Ok(()));
     }
 }
+
+#[test]
+fn messages_are_withdrawn_wherever_they_stand() {
+    for stop in [0, 15, 30, 45, 60, 90, 200, 400] {
+        let mut pair = Pair::new(Config::default());
+        pair.send(0, pattern(99, 10));
+        pair.run(Span::from_millis(1));
+        pair.sides[1].mailbox = Mailbox::new(3_000_000);
+        let tokens: Vec<Token> = (0..20).map(|i| pair.send(0, pattern(i, 100_000))).collect();
+        pair.run(Span::from_micros(stop));
+        let Side { endpoint, mailbox, completed, .. } = &mut pair.sides[0];
+        let done: Vec<Token> = completed.iter().skip(1).map(|c| c.0).collect();
+        let gone = |t: Token| tokens.iter().position(|&u| u == t).is_some_and(|i| i % 2 == 0);
+        let peer = endpoint.peers().next().unwrap();
+        let withdrawn = endpoint.withdraw(peer, gone);
+        let left = tokens.iter().filter(|&&t| gone(t) && !done.contains(&t)).count();
+        assert_eq!(withdrawn as usize, left, "after {stop} us");
+        // Their payload is gone at once: whoever reads it now panics.
+        tokens.iter().filter(|&&t| gone(t) && !done.contains(&t)).for_each(|&t| mailbox.unpost(t));
+        pair.run(Span::from_secs(1));
+        assert_eq!(pair.sides[0].completed.len(), 21 - left, "after {stop} us");
+        assert!(pair.sides[0].completed.iter().all(|c| c.1 == Ok(())));
+        let (a, b) = (&pair.sides[0], &pair.sides[1]);
+        assert!(b.received.len() >= 21 - left && b.received.len() <= 21);
+        assert_eq!(b.mailbox.held(), 0, "places of what was withdrawn came back, after {stop} us");
+        assert_eq!(a.endpoint.stats().messages_failed, withdrawn.into());
+    }
+}
+
+#[test]
+fn peers_that_are_released_make_room() {
+    let config = Config { max_peers: 4, ..Config::default() };
+    let mut endpoint = Side::new(&config, 0, 1, Time::ZERO, 0).endpoint;
+    let at = |n: u16| std::net::SocketAddr::from(([10, 1, 0, 1], 1000 + n));
+    let peers: Vec<PeerId> = (0..4).map(|n| endpoint.peer(at(n), 1400).unwrap()).collect();
+    assert_eq!(endpoint.peer(at(4), 1400), None);
+    endpoint.release(peers[2]);
+    let new = endpoint.peer(at(4), 1400).unwrap();
+    assert_ne!(new, peers[2], "the old id names nobody");
+    assert_eq!((endpoint.peer_addr(peers[2]), endpoint.peer_addr(new)), (None, Some(at(4))));
+    assert_eq!(endpoint.peer(at(2), 1400), None);
+    endpoint.release(peers[2]);
+    assert_eq!(endpoint.peer(at(2), 1400), None, "an old id releases nobody");
+}

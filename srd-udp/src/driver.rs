@@ -2,11 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::Socket;
-use srd_core::{Driver, Gather, MIN_DATAGRAM, RxMeta, SourcePort, Time, TxBatch};
+use srd_core::{Burst, Driver, Gather, MIN_DATAGRAM, RxMeta, SourcePort, Time, TxBatch};
 
 use crate::clock::Clock;
 use crate::error::BindError;
@@ -136,6 +136,43 @@ impl UdpDriver {
         self.tx.pool().number(port)
     }
 
+    /// Opens the socket behind a source-port index if it is not open yet, and returns its port number: nobody else on this
+    /// host can take it. `to` is the peer that it will mostly be used for. `None`: not now. For drivers on top of this one.
+    ///
+    /// # Panics
+    /// If `port` is not in the pool.
+    pub fn reserve(&mut self, port: SourcePort, to: SocketAddr) -> Option<u16> {
+        self.tx.reserve(port, to, &mut self.stats)
+    }
+
+    /// Sends one burst of a batch, see [`Driver::send`]. For drivers on top of this one.
+    pub fn send_burst(&mut self, burst: &Burst<'_>, mem: &dyn Gather) {
+        self.tx.send(burst, mem, &mut self.stats);
+    }
+
+    /// Tells [`WaitMode::Adaptive`] that something has moved. For drivers on top of this one.
+    pub fn note_moved(&mut self) {
+        if self.options.wait != WaitMode::Spin {
+            self.moved = self.clock.now();
+        }
+    }
+
+    /// Sleeps as the wait mode says until something arrives here, one of `also` is readable, somebody calls or `until` has
+    /// come. `false`: it is no time to sleep. For drivers on top of this one.
+    ///
+    /// # Errors
+    /// As [`Driver::wait`].
+    ///
+    /// # Panics
+    /// If there are more than 30 descriptors.
+    pub fn sleep(&mut self, until: Option<Time>, also: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        let Some(timeout) = self.sleep_time(until) else { return Ok(false) };
+        if !std::mem::replace(&mut self.fine_timers, true) {
+            sys::fine_timers();
+        }
+        self.waker.sleep(self.main.as_fd(), also, timeout).map(|()| true)
+    }
+
     /// How long to sleep now; `None`: not at all. The inner `None`: for ever.
     fn sleep_time(&mut self, until: Option<Time>) -> Option<Option<Duration>> {
         let spin = match self.options.wait {
@@ -160,32 +197,20 @@ impl Driver for UdpDriver {
 
     fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> io::Result<usize> {
         let received = self.rx.recv(&self.main, &self.clock, self.read.take(), &mut self.stats, sink)?;
-        if received > 0 && self.options.wait != WaitMode::Spin {
-            self.moved = self.clock.now();
+        if received > 0 {
+            self.note_moved();
         }
         Ok(received)
     }
 
     fn send(&mut self, batch: &TxBatch, mem: &dyn Gather) -> io::Result<()> {
-        for burst in batch.bursts() {
-            self.tx.send(&burst, mem, &mut self.stats);
-        }
-        if self.options.wait != WaitMode::Spin {
-            self.moved = self.clock.now();
-        }
+        batch.bursts().for_each(|burst| self.send_burst(&burst, mem));
+        self.note_moved();
         Ok(())
     }
 
     fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
-        match self.sleep_time(until) {
-            Some(timeout) => {
-                if !std::mem::replace(&mut self.fine_timers, true) {
-                    sys::fine_timers();
-                }
-                self.waker.sleep(self.main.as_fd(), timeout)
-            }
-            None => self.rx.spin(&self.main, &mut self.stats),
-        }
+        if self.sleep(until, &[])? { Ok(()) } else { self.rx.spin(&self.main, &mut self.stats) }
     }
 
     fn local_addr(&self) -> SocketAddr {

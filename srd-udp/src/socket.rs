@@ -77,7 +77,7 @@ pub(crate) fn open_path(
     size_buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send_buffer);
     socket.set_recv_buffer_size(SEND_ONLY_RECV_BUFFER)?;
     let Some(range) = range else {
-        socket.bind(&SocketAddr::new(local.ip(), 0).into())?;
+        socket.bind(&any_port(local).into())?;
         return Ok(socket);
     };
     // From a random place in the range onwards, so that neither restarts nor neighbours meet the same ports first.
@@ -97,12 +97,18 @@ pub(crate) fn open_path(
 /// The MTU of the first hop from `local` to `to` as the routing table knows it, in bytes with headers.
 pub(crate) fn route_mtu(local: SocketAddr, to: SocketAddr) -> io::Result<u32> {
     let socket = open(local)?;
-    socket.bind(&SocketAddr::new(local.ip(), 0).into())?;
+    socket.bind(&any_port(local).into())?;
     socket.connect(&to.into())?;
     let (level, name) =
         if local.is_ipv4() { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
     let mtu = sys::get_int(socket.as_fd(), level, name)?;
     u32::try_from(mtu).map_err(io::Error::other)
+}
+
+/// The same address, which may have a scope, with a port of the kernel's choice.
+fn any_port(mut local: SocketAddr) -> SocketAddr {
+    local.set_port(0);
+    local
 }
 
 /// Whether the kernel knows segmentation offload at all (since Linux 4.18).

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
-use srd_core::{Burst, Gather, Part};
+use srd_core::{Burst, Gather, Part, SourcePort};
 
 use crate::options::{Offload, UdpOptions, WaitMode};
 use crate::stats::UdpStats;
@@ -77,6 +77,12 @@ impl Sender {
 
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Opens the socket of a source port, and returns its number.
+    pub(crate) fn reserve(&mut self, port: SourcePort, to: SocketAddr, stats: &mut UdpStats) -> Option<u16> {
+        self.pool.get(port, to, stats)?;
+        self.pool.number(port)
     }
 
     /// Whether segmentation offload is in use.

@@ -1,10 +1,12 @@
 //! Waking a sleeping driver from another thread.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
+
+use arrayvec::ArrayVec;
 
 use crate::sys;
 
@@ -40,19 +42,29 @@ impl Waker {
         Ok(Waker(Arc::new(Shared { state: AtomicU8::new(AWAKE), event: sys::EventFd::new()? })))
     }
 
-    /// Sleeps until somebody calls, `socket` is readable or `timeout` has passed. Returns at once if somebody called since
-    /// the last sleep.
-    pub(crate) fn sleep(&self, socket: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<()> {
-        use std::os::fd::AsFd;
+    /// Sleeps until somebody calls, `socket` or one of `also` is readable or `timeout` has passed. Returns at once if somebody called
+    /// since the last sleep.
+    ///
+    /// # Panics
+    /// If there are more than 30 of the others.
+    pub(crate) fn sleep(
+        &self,
+        socket: BorrowedFd<'_>,
+        also: &[BorrowedFd<'_>],
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
         let shared = &*self.0;
         if shared.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_err() {
             shared.state.swap(AWAKE, Ordering::AcqRel);
             return Ok(());
         }
-        let ready = sys::poll([socket, shared.event.as_fd()], timeout);
+        let mut fds: ArrayVec<BorrowedFd<'_>, { sys::MAX_POLLED }> =
+            [shared.event.as_fd(), socket].into_iter().collect();
+        fds.extend(also.iter().copied());
+        let ready = sys::poll(&fds, timeout);
         shared.state.swap(AWAKE, Ordering::AcqRel);
         // A caller who saw ASLEEP may signal only now; then the next sleep ends at once, which is harmless.
-        if ready?[1] {
+        if ready? & 1 != 0 {
             shared.event.clear();
         }
         Ok(())

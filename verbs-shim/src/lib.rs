@@ -1,9 +1,10 @@
 //! An EFA card in software.
 //!
 //! [`Nic`] is an open card: the card of [`srd_core::card`] over kernel UDP, with a thread that drives it while the program
-//! does not.
+//! does not. [`api`] makes it safe and comfortable for Rust programs.
 #![cfg(target_os = "linux")]
 
+pub mod api;
 pub mod counters;
 pub mod faults;
 mod memory;

@@ -2,6 +2,9 @@
 //!
 //! All of the crate's reads and writes through pointers are here.
 
+use std::ptr::NonNull;
+use std::sync::Arc;
+
 use srd_core::card::HostMemory;
 
 /// A range of the program's memory.
@@ -54,5 +57,129 @@ impl HostMemory for HostMem {
         // SAFETY: as for reading, and the card writes only where local or remote writes are permitted. `bytes` is a
         // receive buffer of the driver or a scratch buffer, never memory of the program.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), region.start.add(offset), bytes.len()) }
+    }
+}
+
+/// Memory that a registration of the safe interface owns; zeroed at first.
+///
+/// It is shared between the card, which touches it with the lock of the card, and [`Piece`]s, which own parts of it
+/// exclusively while no work request does.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it owns its bytes like a `Box<[u8]>`; who may touch which of them when is the business of its users here.
+unsafe impl Send for Slab {}
+// SAFETY: it gives out no reference by itself.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    pub(crate) fn new(len: usize) -> Slab {
+        let start = Box::into_raw(vec![0u8; len].into_boxed_slice());
+        Slab { start: NonNull::new(start.cast()).expect("a box has an address"), len }
+    }
+
+    /// What the card is given.
+    pub(crate) fn region(&self) -> RawRegion {
+        // SAFETY: the slab is alive until after the registration has ended (`Registration` sees to that), and the card
+        // touches only what work requests or peers may: the former own their pieces, and of the latter's regions there
+        // are no pieces but only `peek` and `poke`.
+        unsafe { RawRegion::new(self.start.as_ptr(), self.len) }
+    }
+
+    /// Address of its first byte.
+    pub(crate) fn addr(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies bytes out. The caller has the lock of the card, and there are no pieces.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    pub(crate) fn peek(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset <= self.len && into.len() <= self.len - offset, "beyond the end of the window");
+        // SAFETY: the range is inside; with the lock nobody else touches it; `into` is a unique borrow of other memory.
+        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), into.as_mut_ptr(), into.len()) }
+    }
+
+    /// Copies bytes in. The caller has the lock of the card, and there are no pieces.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    pub(crate) fn poke(&self, offset: usize, from: &[u8]) {
+        assert!(offset <= self.len && from.len() <= self.len - offset, "beyond the end of the window");
+        // SAFETY: as for `peek`; no reference to the slab's bytes exists, so `from` is other memory.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr().add(offset), from.len()) }
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        let bytes = std::ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.len);
+        // SAFETY: made from a box of this length in `new`, and freed nowhere else.
+        drop(unsafe { Box::from_raw(bytes) });
+    }
+}
+
+/// A part of a slab, owned exclusively: there is one whole for each slab, and splitting leaves no overlap. Whoever has it
+/// may touch its bytes, so a work request that uses them must have it.
+#[derive(Debug)]
+pub(crate) struct Piece<O> {
+    owner: Arc<O>,
+    start: usize,
+    len: usize,
+}
+
+/// Who keeps a slab alive and registered.
+pub(crate) trait Owner {
+    fn slab(&self) -> &Slab;
+}
+
+impl<O: Owner> Piece<O> {
+    /// All of a slab that is new: `owner` is not shared yet, which shows that there are no other pieces.
+    pub(crate) fn whole(owner: O) -> Piece<O> {
+        let len = owner.slab().len();
+        Piece { owner: Arc::new(owner), start: 0, len }
+    }
+
+    /// Cuts off what follows the first `at` bytes.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub(crate) fn split_off(&mut self, at: usize) -> Piece<O> {
+        assert!(at <= self.len, "a buffer of {} bytes cannot be split at {at}", self.len);
+        let rest = Piece { owner: self.owner.clone(), start: self.start + at, len: self.len - at };
+        self.len = at;
+        rest
+    }
+
+    pub(crate) fn owner(&self) -> &O {
+        &self.owner
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Address of its first byte.
+    pub(crate) fn addr(&self) -> u64 {
+        self.owner.slab().addr() + self.start as u64
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: inside the slab, which lives as long as the owner; initialised. Nobody writes: pieces do not overlap,
+        // this one is borrowed, and the card has no work request with it, since that would have the piece itself.
+        unsafe { std::slice::from_raw_parts(self.owner.slab().start.as_ptr().add(self.start), self.len) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and this one is borrowed uniquely.
+        unsafe { std::slice::from_raw_parts_mut(self.owner.slab().start.as_ptr().add(self.start), self.len) }
     }
 }

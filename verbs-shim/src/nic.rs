@@ -13,7 +13,7 @@ use srd_core::card::{
     Access, Card, CardError, CardEvent, CardOptions, Completion, CqId, DeviceCounters, Gid, GidError, MrKeys, PdId,
     PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Trouble,
 };
-use srd_core::{CheckedConfig, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
+use srd_core::{CheckedConfig, Config, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
 use srd_udp::{BindError, UdpDriver, UdpOptions};
 
 use crate::counters::{Identity, Publisher};
@@ -39,6 +39,23 @@ pub struct NicConfig {
     pub counters: Option<PathBuf>,
     /// Seed of keys, numbers and connection ids; `None` for one that nobody can guess.
     pub seed: Option<u64>,
+}
+
+impl NicConfig {
+    /// A card of the newest generation that peers reach at `addr`, and defaults otherwise.
+    pub fn at(addr: SocketAddr) -> NicConfig {
+        let newest = Profile::GENERATIONS.into_iter().rev().find_map(Profile::generation);
+        NicConfig {
+            name: "srd_0".into(),
+            addr,
+            transport: Config::default().check().expect("the defaults are valid"),
+            udp: UdpOptions::default(),
+            card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
+            faults: None,
+            seed: None,
+            counters: None,
+        }
+    }
 }
 
 /// Why a card could not be opened.
@@ -123,7 +140,22 @@ impl Nic {
     /// The address cannot be a card's, or the system does not permit it.
     pub fn open(config: NicConfig, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
         let udp = bind(config.addr, &config.udp)?;
-        let local = udp.local_addr();
+        let readiness = vec![udp.readiness()?];
+        Nic::over(config, Box::new(udp), readiness, sink)
+    }
+
+    /// Opens a card over any driver, at the driver's address. The thread sleeps until one of `readiness` is readable; those
+    /// options of `config` that are about UDP mean nothing.
+    ///
+    /// # Errors
+    /// The driver's address cannot be a card's, or the system does not permit a thread.
+    pub fn over(
+        config: NicConfig,
+        driver: Box<dyn Driver + Send>,
+        readiness: Vec<OwnedFd>,
+        sink: Box<dyn NicSink>,
+    ) -> Result<Nic, OpenError> {
+        let local = driver.local_addr();
         let publisher = config.counters.as_ref().and_then(|dir| {
             let publisher = Publisher::new(dir, Identity::from(&config), local);
             publisher
@@ -131,7 +163,6 @@ impl Nic {
                 .ok()
                 .map(Mutex::new)
         });
-        let readiness = vec![udp.readiness()?];
         let mut seed = [0; 32];
         match config.seed {
             Some(n) => {
@@ -142,8 +173,8 @@ impl Nic {
             None => getrandom::fill(&mut seed).map_err(std::io::Error::from)?,
         }
         let mut driver: AnyDriver = match config.faults {
-            Some((plan, seed)) => Box::new(Faulty::with_plan(udp, plan, seed)),
-            None => Box::new(udp),
+            Some((plan, seed)) => Box::new(Faulty::with_plan(driver, plan, seed)),
+            None => driver,
         };
         let now = driver.now();
         let gid = Gid::new(local)?;
@@ -370,6 +401,17 @@ impl Nic {
             std::thread::yield_now();
         }
         ready
+    }
+
+    /// The same without driving the card.
+    pub(crate) fn take_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+        take(&mut self.shared.lock(), cq, out)
+    }
+
+    /// Runs something while the card touches no memory.
+    pub(crate) fn with_lock<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _engine = self.shared.lock();
+        run()
     }
 
     /// Counters, as of now.

@@ -29,6 +29,24 @@ impl Opcode {
     }
 }
 
+impl Default for Completion {
+    /// An entry to be overwritten.
+    fn default() -> Completion {
+        Completion {
+            wr_id: 0,
+            status: Status::Ok,
+            opcode: Opcode::Send,
+            byte_len: 0,
+            imm: None,
+            qpn: 0,
+            src_qpn: 0,
+            ah: UNKNOWN_AH,
+            sgid: Gid::default(),
+            unsolicited: false,
+        }
+    }
+}
+
 /// An entry of a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {

@@ -572,7 +572,8 @@ impl<M: HostMemory> Card<M> {
     pub(super) fn end_all(&mut self, endpoint: &mut Endpoint, which: Which, end: End) {
         let mut doomed: Vec<usize> = Vec::new();
         for (slot, out) in self.outs.iter_mut() {
-            let serves = matches!(out.kind, Kind::Data(_) | Kind::Fail);
+            // Those of a work request that has completed, or of none, do not end with its queue pair.
+            let serves = matches!(out.kind, Kind::Data(_) | Kind::Fail) || out.copy.is_some();
             let picked = match which {
                 Which::Qp(qpn) => !serves && out.qpn == qpn,
                 Which::Ah(pd, ah) => {
@@ -739,7 +740,7 @@ fn status_of(failure: Failure) -> Status {
         Failure::PeerClosed => Status::BadDestQpn,
         Failure::TooLong { .. } => Status::LocalBadLength,
         Failure::NotReady => Status::Rnr,
-        Failure::Refused(code) => Status::from_code(code).unwrap_or(Status::BadStatus),
+        Failure::Refused(code) => Status::from_peer(code),
         Failure::Closed => Status::Flushed,
     }
 }

@@ -74,6 +74,14 @@ impl Status {
         TABLE.iter().map(|info| info.status).find(|s| s.code() == code)
     }
 
+    /// The status with this number in the mouth of a responder: what it cannot mean is a bad status.
+    // [CARD-9]
+    pub(super) fn from_peer(code: u8) -> Status {
+        use Status::{BadAddress, BadDestQpn, BadStatus, FeatureMismatch, RemoteBadLength, UnknownPeer};
+        let given = [BadAddress, BadDestQpn, RemoteBadLength, UnknownPeer, FeatureMismatch];
+        given.into_iter().find(|s| s.code() == code).unwrap_or(BadStatus)
+    }
+
     /// What there is to say of it.
     pub fn info(self) -> &'static StatusInfo {
         TABLE.iter().find(|info| info.status == self).expect("the table has every status")

@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
+
 /// A counter of the kernel that wakes a poll.
 #[derive(Debug)]
 pub(crate) struct EventFd(File);
@@ -44,26 +46,33 @@ impl AsFd for EventFd {
     }
 }
 
-/// Sleeps until one of `fds` is readable or `timeout` has passed (`None`: for ever), and says which are readable. A signal
-/// ends the sleep early.
+/// Most descriptors that [`poll`] takes.
+pub(crate) const MAX_POLLED: usize = 32;
+
+/// Sleeps until one of `fds` is readable or `timeout` has passed (`None`: for ever), and says by a bit each which are. A
+/// signal ends the sleep early.
 ///
 /// # Errors
-/// The kernel's answer: out of memory, or a descriptor limit below 2.
-pub(crate) fn poll(fds: [BorrowedFd<'_>; 2], timeout: Option<Duration>) -> io::Result<[bool; 2]> {
-    let mut set = fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+/// The kernel's answer: out of memory, or a limit of descriptors below their number.
+///
+/// # Panics
+/// If there are more than [`MAX_POLLED`].
+pub(crate) fn poll(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<u32> {
+    let mut set: ArrayVec<libc::pollfd, MAX_POLLED> =
+        fds.iter().map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: t.subsec_nanos() as _,
     });
     let timeout_ptr = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `set` is an exclusive array of its stated length; the timeout is null or points to a timespec on this stack
+    // SAFETY: `set` is exclusive memory of its stated length; the timeout is null or points to a timespec on this stack
     // frame; a null signal mask is permitted. The descriptors are borrowed, so they are open.
     let rc = unsafe { libc::ppoll(set.as_mut_ptr(), set.len() as _, timeout_ptr, std::ptr::null()) };
     if rc >= 0 {
-        return Ok(set.map(|p| p.revents != 0));
+        return Ok(set.iter().enumerate().map(|(i, p)| u32::from(p.revents != 0) << i).sum());
     }
     let err = io::Error::last_os_error();
-    if err.kind() == io::ErrorKind::Interrupted { Ok([false; 2]) } else { Err(err) }
+    if err.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(err) }
 }
 
 /// Lets the calling thread's sleeps end on time: the kernel otherwise adds up to 50 us to save wake-ups.

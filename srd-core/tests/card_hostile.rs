@@ -1,0 +1,148 @@
+//! A card and a peer that breaks the rules of the card's messages.
+
+#[path = "support/hostile.rs"]
+mod hostile;
+
+use hostile::*;
+use srd_core::card::*;
+use srd_core::*;
+
+const LEN: u32 = 20_000;
+
+/// A read of the victim, whose request the attacker has got.
+fn victim_reads() -> (Duel, u32) {
+    let mut duel = Duel::new();
+    let local = duel.sge(0, LEN);
+    duel.post(1, SendOp::Read { addr: 0, rkey: 0 }, local);
+    duel.run(Span::from_millis(5), || true);
+    let id = read_id(&duel.mailbox.poll_received().expect("a request").header).expect("of a read");
+    (duel, id)
+}
+
+/// Lets only so many datagrams of the attacker through.
+fn first(mut n: u32) -> impl FnMut() -> bool {
+    move || {
+        n = n.saturating_sub(1);
+        n > 0
+    }
+}
+
+fn buffer(duel: &mut Duel) -> &mut [u8] {
+    &mut duel.card.memory_mut().0[REGION.start..][..LEN as usize]
+}
+
+#[test]
+fn data_comes_once_whatever_the_peer_says() {
+    let (mut duel, id) = victim_reads();
+    duel.say(&data(id), vec![1; LEN as usize]);
+    duel.run(Span::from_micros(300), first(6));
+    assert!(duel.poll().is_none(), "half of it is here");
+    duel.say(&data(id), vec![2; LEN as usize]);
+    duel.run(Span::from_secs(1), || true);
+    let done = duel.poll().expect("the first goes on");
+    assert_eq!((done.wr_id, done.status, done.opcode), (1, Status::Ok, Opcode::RdmaRead));
+    assert!(buffer(&mut duel).iter().all(|b| *b == 1));
+    duel.say(&data(id), vec![3; LEN as usize]);
+    duel.run(Span::from_secs(1), || true);
+    assert!(duel.poll().is_none() && buffer(&mut duel).iter().all(|b| *b == 1));
+}
+
+#[test]
+fn a_read_that_failed_takes_no_more_data() {
+    for deregister in [false, true] {
+        let (mut duel, id) = victim_reads();
+        duel.say(&data(id), vec![1; LEN as usize]);
+        duel.run(Span::from_micros(300), first(6));
+        assert!(buffer(&mut duel).contains(&1), "half of it is here");
+        duel.say(&fail(id, Status::BadAddress.code()), Vec::new());
+        // The refusal alone gets through.
+        let mut n = 0;
+        while duel.poll().is_none() {
+            n += 1;
+            assert!(n < 100);
+            duel.say(&fail(id, Status::BadAddress.code()), Vec::new());
+            duel.run(Span::from_micros(50), || true);
+        }
+        buffer(&mut duel).fill(9);
+        if deregister {
+            duel.deregister();
+        }
+        duel.run(Span::from_secs(1), || true);
+        assert!(buffer(&mut duel).iter().all(|b| *b == 9), "written after the read had ended");
+        assert!(duel.poll().is_none());
+    }
+}
+
+#[test]
+fn data_of_the_wrong_length_or_for_nothing_is_refused() {
+    let (mut duel, id) = victim_reads();
+    for (id, len) in [(id, LEN - 1), (id, LEN + 1), (id, 0), (id ^ 1, LEN), (id.wrapping_add(1 << 20), LEN)] {
+        duel.say(&data(id), vec![1; len as usize]);
+    }
+    duel.say(&fail(id ^ 1, 7), Vec::new());
+    duel.run(Span::from_secs(1), || true);
+    assert!(duel.poll().is_none() && buffer(&mut duel).iter().all(|b| *b == 0xee));
+    assert_eq!(duel.card.port.rx_drops, 5);
+    // A status that there is not, or that is none, is no success.
+    duel.say(&fail(id, 0), Vec::new());
+    duel.run(Span::from_secs(1), || true);
+    assert_eq!(duel.poll().map(|c| c.status), Some(Status::BadStatus));
+}
+
+#[test]
+fn headers_that_are_none_are_refused() {
+    let mut duel = Duel::new();
+    let (qpn, keys) = (duel.qpn, duel.keys.unwrap());
+    let good = [
+        send(qpn, QKEY),
+        write(qpn, QKEY, keys.rkey, BASE),
+        read(qpn, QKEY, keys.rkey, BASE, 10, 1),
+        data(1),
+        fail(1, 1),
+    ];
+    let mut said = 0;
+    for header in &good {
+        for cut in 0..header.len() {
+            duel.say(&header[..cut], Vec::new());
+            said += 1;
+        }
+        duel.say(&[header, &[0][..]].concat(), Vec::new());
+        let kind = header[0];
+        for flags in [0x80, if kind == 0 { 0x40 } else { 0x10 }, 5] {
+            let mut bad = header.clone();
+            bad[0] = if flags == 5 { 5 + kind } else { kind | flags };
+            duel.say(&bad, Vec::new());
+        }
+        said += 4;
+    }
+    // Requests and refusals have no payload.
+    duel.say(&good[2], vec![1]);
+    duel.say(&good[4], vec![1]);
+    said += 2;
+    duel.run(Span::from_secs(1), || true);
+    assert_eq!(duel.card.port.rx_drops, said);
+    assert!(duel.poll().is_none());
+}
+
+#[test]
+fn more_reads_than_are_answered_at_a_time_wait() {
+    let mut duel = Duel::new();
+    let (qpn, keys) = (duel.qpn, duel.keys.unwrap());
+    // The attacker has room for one answer and reads none, so no other is ever done.
+    duel.mailbox = Mailbox::new(30_200);
+    for id in 0..2000 {
+        duel.say(&read(qpn, QKEY, keys.rkey, BASE, 30_000, id), Vec::new());
+    }
+    duel.run(Span::from_millis(20), || true);
+    assert_eq!(duel.card.port.rdma_read_resp_bytes, 30_000);
+    duel.deregister();
+    duel.run(Span::from_millis(20), || true);
+    // What is owed ends with the connection.
+    duel.run(Span::from_secs(10), || false);
+    duel.mailbox = Mailbox::new(1 << 20);
+    duel.register();
+    let rkey = duel.keys.unwrap().rkey;
+    duel.say(&read(qpn, QKEY, rkey, BASE, 30_000, 5), Vec::new());
+    duel.run(Span::from_secs(1), || true);
+    assert_eq!(duel.card.port.rdma_read_resp_bytes, 60_000);
+}

@@ -1,0 +1,447 @@
+//! How work requests end: every status for its cause, and what becomes of everything else meanwhile.
+
+#[path = "support/cards.rs"]
+mod cards;
+
+use cards::*;
+use srd_core::card::*;
+use srd_core::*;
+
+/// Posts and waits for how it ends, then sees that the queue pair is as good as before.
+fn status_of(two: &mut Two, op: SendOp, sge: Sge) -> Status {
+    two.post(1, op, &[sge]);
+    let done = two.wait(0);
+    assert_eq!(done.wr_id, 1);
+    assert!(two.world.poll(0).is_none());
+    two.assert_usable();
+    done.status
+}
+
+#[test]
+fn local_errors() {
+    let mut two = Two::new();
+    let good = two.sge(0, 0, 100);
+    let send = SendOp::Send { imm: None };
+    assert_eq!(status_of(&mut two, send, Sge { lkey: good.lkey + 1, ..good }), Status::InvalidLkey);
+    assert_eq!(status_of(&mut two, send, Sge { addr: BASE + (1 << 20) - 99, ..good }), Status::InvalidLkey);
+    assert_eq!(status_of(&mut two, send, Sge { addr: BASE - 1, ..good }), Status::InvalidLkey);
+    let rkey = two.keys[0].rkey;
+    assert_eq!(status_of(&mut two, send, Sge { lkey: rkey, ..good }), Status::InvalidLkey);
+    assert_eq!(status_of(&mut two, send, Sge { len: 8929, ..good }), Status::LocalBadLength);
+    let longest = two.world.options.profile.max_rdma;
+    let too_long = Sge { len: longest + 1, ..good };
+    let (write, read) = (two.write(0, None), two.read(0));
+    assert_eq!(status_of(&mut two, write, too_long), Status::LocalBadLength);
+    assert_eq!(status_of(&mut two, read, too_long), Status::LocalBadLength);
+
+    // A region for reading only is a source, not a target.
+    let host = &mut two.world.hosts[0];
+    let keys = host.card.reg_mr(host.pd, 0, BASE, 1000, Access::default()).unwrap();
+    assert_eq!(status_of(&mut two, read, sge(keys, 0, 10)), Status::InvalidLkey);
+    assert_eq!(status_of(&mut two, write, sge(keys, 0, 10)), Status::Ok);
+
+    // The region of another protection domain.
+    let host = &mut two.world.hosts[0];
+    let pd = host.card.alloc_pd().unwrap();
+    let keys = host.card.reg_mr(pd, 0, BASE, 1000, ALL).unwrap();
+    assert_eq!(status_of(&mut two, send, sge(keys, 0, 10)), Status::InvalidLkey);
+
+    let ah = std::mem::replace(&mut two.ah[0], 999);
+    two.post(1, send, &[good]);
+    assert_eq!(two.wait(0).status, Status::InvalidAh);
+    two.ah[0] = ah;
+    two.assert_usable();
+
+    let qpn = std::mem::replace(&mut two.qpn[0], 0);
+    two.qpn[0] = two.world.qp(0, |init| init.ops = SendOps::default());
+    assert_eq!(status_of(&mut two, write, good), Status::UnsupportedOp);
+    assert_eq!(status_of(&mut two, read, good), Status::UnsupportedOp);
+    two.qpn[0] = qpn;
+}
+
+#[test]
+fn remote_keys_are_checked_before_a_byte_moves() {
+    let mut two = Two::new();
+    two.world.bytes(1).fill(0x5a);
+    two.world.bytes(0).fill(0xa5);
+    let host = &mut two.world.hosts[1];
+    let only = |local_write, remote_read, remote_write| Access { local_write, remote_read, remote_write };
+    let mut reg = |pd, access| host.card.reg_mr(pd, 1000, BASE + 1000, 1000, access).unwrap();
+    let all = reg(host.pd, ALL);
+    let readable = reg(host.pd, only(false, true, false));
+    let writable = reg(host.pd, only(true, false, true));
+    let foreign = host.card.alloc_pd().unwrap();
+    let foreign = host.card.reg_mr(foreign, 1000, BASE + 1000, 1000, ALL).unwrap();
+    let (start, end) = (BASE + 1000, BASE + 2000);
+    for (addr, len, rkey) in [
+        (end - 15, 16, all.rkey),
+        (start - 1, 16, all.rkey),
+        (u64::MAX - 7, 16, all.rkey),
+        (end + 1, 0, all.rkey),
+        (start, 1001, all.rkey),
+        (start, 16, all.rkey + 1),
+        (start, 16, all.rkey ^ 1 << 31),
+        (start, 16, all.lkey),
+        (start, 16, foreign.rkey),
+        (start, 16, 0),
+    ] {
+        for op in [SendOp::Write { addr, rkey, imm: None }, SendOp::Read { addr, rkey }] {
+            let local = two.sge(0, 0, len);
+            assert_eq!(status_of(&mut two, op, local), Status::BadAddress, "{op:?} {len}");
+        }
+    }
+    let local = two.sge(0, 0, 16);
+    let write = |rkey| SendOp::Write { addr: start, rkey, imm: None };
+    assert_eq!(status_of(&mut two, write(readable.rkey), local), Status::BadAddress);
+    assert_eq!(status_of(&mut two, SendOp::Read { addr: start, rkey: writable.rkey }, local), Status::BadAddress);
+    assert!(two.world.bytes(1)[10..].iter().all(|b| *b == 0x5a), "no byte was written");
+    assert!(two.world.bytes(0).iter().all(|b| *b == 0xa5), "no byte was disclosed");
+    let nothing = two.sge(0, 0, 0);
+    let at_end = SendOp::Write { addr: end, rkey: all.rkey, imm: None };
+    assert_eq!(status_of(&mut two, at_end, nothing), Status::Ok);
+}
+
+#[test]
+fn remote_errors_fail_one_request_only() {
+    let mut two = Two::new();
+    let good = two.sge(0, 0, 100);
+    let send = SendOp::Send { imm: None };
+    // No such queue pair, another type, a wrong key, a state that does not receive.
+    let qpn = two.qpn[1];
+    let ud = two.world.qp(1, |init| (init.ty, init.ops) = (QpType::Ud, SendOps::default()));
+    let young = two.world.new_qp(1, |_| ());
+    let sick = two.world.qp(1, |_| ());
+    two.world.to_state(1, sick, QpState::Err);
+    for bad in [qpn ^ 0x1000, ud, young, sick] {
+        two.qpn[1] = bad;
+        for op in [send, two.write(0, None), two.read(0)] {
+            two.post(1, op, &[good]);
+            assert_eq!(two.wait(0).status, Status::BadDestQpn, "{op:?} to {bad}");
+        }
+    }
+    two.qpn[1] = qpn;
+    let sges = [good];
+    let data = SendData::Sges(&sges);
+    let wr = SendWr { wr_id: 1, op: send, ah: two.ah[0], qpn, qkey: QKEY + 1, data };
+    two.world.post(0, two.qpn[0], wr).unwrap();
+    assert_eq!(two.wait(0).status, Status::BadDestQpn);
+    two.assert_usable();
+
+    // Too short a receive stays for a message that fits.
+    two.recv(50, 0, 99);
+    two.post(1, send, &[good]);
+    assert_eq!(two.wait(0).status, Status::RemoteBadLength);
+    two.send(2, 0, 99);
+    assert_eq!((two.wait(0).status, two.wait(1).wr_id), (Status::Ok, 50));
+
+    // A receive that the receiver's own memory does not cover.
+    let bad = Sge { lkey: two.keys[1].lkey + 1, ..two.sge(1, 0, 100) };
+    two.world.recv(1, qpn, 60, &[bad]);
+    two.post(1, send, &[good]);
+    assert_eq!(two.wait(0).status, Status::BadStatus);
+    let failed = two.wait(1);
+    assert_eq!((failed.wr_id, failed.status, failed.opcode), (60, Status::InvalidLkey, Opcode::Recv));
+    two.assert_usable();
+}
+
+#[test]
+fn rdma_needs_an_address_handle_at_the_target_unless_that_is_relaxed() {
+    for strict in [true, false] {
+        let mut two = Two::with(CardOptions { strict_peers: strict, ..options() });
+        two.world.destroy_ah(1, two.ah[1]);
+        let local = two.sge(0, 0, 100);
+        let want = if strict { Status::UnknownPeer } else { Status::Ok };
+        for op in [two.write(0, None), two.read(0)] {
+            assert_eq!(status_of(&mut two, op, local), want);
+        }
+        // Sends need none, and come from nobody known.
+        two.recv(3, 0, 100);
+        two.send(4, 0, 1);
+        let got = two.wait(1);
+        assert_eq!((got.ah, got.sgid), (UNKNOWN_AH, gid(0)));
+        two.wait(0);
+        two.world.ah(1, 0);
+        let op = two.read(0);
+        assert_eq!(status_of(&mut two, op, local), Status::Ok);
+    }
+}
+
+#[test]
+fn the_error_state_flushes_everything_and_reset_forgets_it() {
+    for state in [QpState::Err, QpState::Reset] {
+        let mut two = Two::new();
+        two.world.wire = Box::new(|_, _| Fate::Lost);
+        for n in 0..10 {
+            two.send(n, 0, 100);
+            two.post(10 + n, two.write(0, None), &[two.sge(0, 0, 100_000)]);
+            two.post(20 + n, two.read(0), &[two.sge(0, 0, 100_000)]);
+            let sge = two.sge(0, 0, 10);
+            two.world.recv(0, two.qpn[0], 30 + n, &[sge]);
+        }
+        two.world.run(Span::from_millis(1));
+        two.world.to_state(0, two.qpn[0], state);
+        let mut done = Vec::new();
+        while let Some(entry) = two.world.poll(0) {
+            assert_eq!(entry.status, Status::Flushed);
+            assert_eq!(entry.opcode.is_recv(), entry.wr_id >= 30);
+            done.push(entry.wr_id);
+        }
+        done.sort_unstable();
+        let want: Vec<u64> = if state == QpState::Err { (0..40).collect() } else { Vec::new() };
+        assert_eq!(done, want);
+        two.world.wire = Box::new(|_, _| Fate::Arrives);
+        two.world.run(Span::from_secs(1));
+        assert!(two.world.poll(0).is_none());
+        let late = two.try_post(1, SendOp::Send { imm: None }, SendData::Inline(&[]));
+        assert!(matches!(late, Err(CardError::Invalid(_))));
+        assert!(two.world.hosts[0].card.post_recv(two.qpn[0], 1, &[]).is_err());
+        if state == QpState::Err {
+            two.world.to_state(0, two.qpn[0], QpState::Reset);
+        }
+        two.world.up(0, two.qpn[0], 7);
+        two.assert_usable();
+    }
+}
+
+#[test]
+fn sends_posted_while_draining_leave_later() {
+    let mut two = Two::new();
+    two.world.to_state(0, two.qpn[0], QpState::Sqd);
+    two.recv(1, 0, 100);
+    two.send(2, 0, 10);
+    two.world.run(Span::from_millis(50));
+    assert!(two.world.poll(0).is_none());
+    two.world.to_state(0, two.qpn[0], QpState::Rts);
+    assert_eq!((two.wait(0).status, two.wait(1).wr_id), (Status::Ok, 1));
+}
+
+#[test]
+fn an_address_handle_that_goes_flushes_its_requests_only() {
+    let mut world = World::new(3, options());
+    let qpn: Vec<u16> = (0..3).map(|i| world.qp(i, |_| ())).collect();
+    let keys: Vec<MrKeys> = (0..3).map(|i| world.mr(i)).collect();
+    let ah = [world.ah(0, 1), world.ah(0, 2)];
+    world.wire = Box::new(|a, b| if a.max(b) == 1 { Fate::Late(Span::from_millis(500)) } else { Fate::Arrives });
+    for n in 0..100 {
+        for (i, &ah) in ah.iter().enumerate() {
+            world.recv(i + 1, qpn[i + 1], n, &[sge(keys[i + 1], 0, 1000)]);
+            let sges = [sge(keys[0], 0, 1000)];
+            let (op, data) = (SendOp::Send { imm: None }, SendData::Sges(&sges));
+            let wr = SendWr { wr_id: n << 8 | i as u64, op, ah, qpn: qpn[i + 1], qkey: QKEY, data };
+            world.post(0, qpn[0], wr).unwrap();
+        }
+    }
+    world.run(Span::from_millis(50));
+    world.destroy_ah(0, ah[0]);
+    let mut seen = [0; 2];
+    while let Some(done) = world.poll(0) {
+        let to = (done.wr_id & 0xff) as usize;
+        assert_eq!(done.status, [Status::Flushed, Status::Ok][to]);
+        seen[to] += 1;
+    }
+    assert_eq!(seen, [100, 100]);
+    assert_eq!(world.hosts[0].card.query_qp(qpn[0]).unwrap().state, QpState::Rts);
+    let ah = world.ah(0, 1);
+    let data = SendData::Inline(b"again");
+    let wr = SendWr { wr_id: 1, op: SendOp::Send { imm: None }, ah, qpn: qpn[1], qkey: QKEY, data };
+    world.post(0, qpn[0], wr).unwrap();
+    assert_eq!(world.wait(0, Span::from_secs(20)).status, Status::Ok);
+}
+
+#[test]
+fn a_queue_pair_that_goes_is_silent_and_leaves_the_others_alone() {
+    let mut two = Two::new();
+    two.world.wire = bad_wire(1);
+    let other = two.world.qp(0, |_| ());
+    let mut seen = std::collections::BTreeSet::new();
+    for n in 0..200 {
+        two.recv(n, 0, 9000);
+        two.send(10_000 + n, 0, 5000);
+        let sges = [two.sge(0, 0, 5000)];
+        let (op, data) = (two.write(100_000, None), SendData::Sges(&sges));
+        let wr = SendWr { wr_id: n, op, ah: two.ah[0], qpn: two.qpn[1], qkey: QKEY, data };
+        two.world.post(0, other, wr).unwrap();
+    }
+    two.world.run(Span::from_micros(300));
+    two.world.destroy_qp(0, two.qpn[0]);
+    while seen.len() < 200 {
+        let done = two.wait(0);
+        assert_eq!((done.qpn, done.status), (other, Status::Ok));
+        assert!(seen.insert(done.wr_id), "{} twice", done.wr_id);
+    }
+    two.world.run(Span::from_secs(1));
+    assert!(two.world.poll(0).is_none());
+}
+
+/// The operations that can be in the middle of something.
+fn operations(two: &Two) -> [(SendOp, Sge); 4] {
+    let (short, long) = (two.sge(0, 0, 8000), two.sge(0, 0, 400_000));
+    [
+        (SendOp::Send { imm: None }, short),
+        (two.write(500_000, None), long),
+        (two.write(500_000, Some(1)), long),
+        (two.read(500_000), long),
+    ]
+}
+
+#[test]
+fn memory_withdrawn_in_the_middle_is_not_touched_any_more() {
+    let mut ends = std::collections::BTreeMap::new();
+    for seed in 0..300u64 {
+        let mut two = Two::new();
+        let (op, local) = operations(&two)[seed as usize % 4];
+        two.recv(5, 500_000, 8928);
+        // The connection is there, and half of the transfer too, when one side or the other withdraws its memory.
+        two.post(9, two.write(0, None), &[two.sge(0, 0, 1)]);
+        two.wait(0);
+        two.world.wire = bad_wire(seed);
+        two.world.bytes(0).fill(0xaa);
+        two.world.bytes(1).fill(0xbb);
+        two.post(1, op, &[local]);
+        let mut rng = Rng(seed);
+        two.world.run(Span::from_micros(rng.below(600)));
+        let side = (seed / 4 % 2) as usize;
+        let lkey = two.keys[side].lkey;
+        two.world.dereg(side, lkey);
+        let done = two.world.poll(0);
+        two.world.bytes(side).fill(0xcc);
+        let done = done.unwrap_or_else(|| two.wait(0));
+        two.world.run(Span::from_secs(1));
+        assert!(two.world.bytes(side).iter().all(|b| *b == 0xcc), "seed {seed}: touched after deregistration");
+        // Nor was anything read of what came into it afterwards.
+        assert!(!two.world.bytes(1 - side).contains(&0xcc), "seed {seed}: disclosed after deregistration");
+        let expected: &[Status] = match (op, side) {
+            (_, 0) => &[Status::Ok, Status::InvalidLkey],
+            (SendOp::Send { .. }, _) => &[Status::Ok, Status::BadStatus],
+            _ => &[Status::Ok, Status::BadAddress],
+        };
+        assert!(expected.contains(&done.status), "seed {seed}: {op:?} {side} ended with {}", done.status);
+        assert!(two.world.poll(0).is_none(), "seed {seed}: twice");
+        *ends.entry((seed % 8, done.status)).or_insert(0) += 1;
+    }
+    assert!(ends.len() >= 14, "the middle was hit too seldom: {ends:?}");
+}
+
+#[test]
+fn a_peer_that_restarts_in_the_middle_aborts_each_operation() {
+    let mut aborted = 0;
+    for seed in 0..80u64 {
+        let mut two = Two::new();
+        let (op, local) = operations(&two)[seed as usize % 4];
+        two.recv(5, 500_000, 8928);
+        two.post(9, two.write(0, None), &[two.sge(0, 0, 1)]);
+        two.wait(0);
+        two.post(1, op, &[local]);
+        let start = two.world.now;
+        two.world.run(Span::from_micros(Rng(seed).below(150)));
+        two.world.restart(1, 99, Ram(vec![0xdd; 1 << 20]));
+        let done = two.wait(0);
+        assert!([Status::Ok, Status::Abort].contains(&done.status), "seed {seed}: {op:?}: {}", done.status);
+        assert!(two.world.now.since(start) < Span::from_secs(2), "seed {seed}: a read waits for a keepalive");
+        assert!(two.world.bytes(1).iter().all(|b| *b == 0xdd), "seed {seed}: old data reached the new process");
+        aborted += u32::from(done.status == Status::Abort);
+        // The new one is as good as the old, once a keepalive has told of it.
+        two.world.run(Span::from_secs(2));
+        two.qpn[1] = two.world.qp(1, |_| ());
+        two.keys[1] = two.world.mr(1);
+        two.world.ah(1, 0);
+        two.assert_usable();
+    }
+    assert!(aborted >= 20, "the middle was hit {aborted} times");
+}
+
+#[test]
+fn a_peer_that_falls_silent_closes_or_never_was() {
+    for n in 0..4 {
+        let mut two = Two::new();
+        two.recv(5, 500_000, 8928);
+        two.post(9, two.write(0, None), &[two.sge(0, 0, 1)]);
+        two.wait(0);
+        let (op, local) = operations(&two)[n];
+        two.post(1, op, &[local]);
+        two.world.run(Span::from_micros(if n == 0 { 5 } else { 15 }));
+        two.world.hosts[1].alive = false;
+        let start = two.world.now;
+        let done = two.wait(0);
+        assert_eq!((done.wr_id, done.status), (1, Status::UnrespRemote), "{op:?}");
+        let took = two.world.now.since(start);
+        assert!(took > Span::from_secs(4) && took < Span::from_secs(8), "{took}");
+        assert_eq!(two.world.hosts[0].events, [CardEvent::Unresponsive(gid(1))]);
+        two.send(2, 0, 1);
+        assert_eq!(two.wait(0).status, Status::UnreachRemote, "from now on it counts as one that never answered");
+        two.world.hosts[1].alive = true;
+        two.assert_usable_after(&[5]);
+    }
+    let mut two = Two::new();
+    for _ in 0..10 {
+        two.send(1, 0, 1);
+    }
+    two.world.run(Span::from_millis(5));
+    let (now, host) = (two.world.now, &mut two.world.hosts[1]);
+    host.endpoint.abort(now, &mut host.card);
+    let start = two.world.now;
+    for _ in 0..10 {
+        assert_eq!(two.wait(0).status, Status::BadDestQpn);
+    }
+    assert!(two.world.now.since(start) < Span::from_millis(5), "a peer that closes says so");
+}
+
+#[test]
+fn a_device_that_closes_flushes_its_own_requests() {
+    let mut two = Two::new();
+    two.send(1, 0, 1);
+    two.post(2, two.read(0), &[two.sge(0, 0, 100)]);
+    let (now, host) = (two.world.now, &mut two.world.hosts[0]);
+    host.endpoint.abort(now, &mut host.card);
+    assert_eq!((two.wait(0).status, two.wait(0).status), (Status::Flushed, Status::Flushed));
+    two.send(3, 0, 1);
+    assert_eq!(two.wait(0).status, Status::Flushed);
+}
+
+#[test]
+fn statuses_are_forced_on_request() {
+    for status in Status::all().filter(|s| *s != Status::Ok) {
+        let mut options = options();
+        options.faults.force = Some(ForcedStatus { every: 3, status: status.code() });
+        let mut two = Two::with(options);
+        let mut failed = 0;
+        for n in 0..30 {
+            two.recv(n, 0, 100);
+            two.send(n, 0, 10);
+            let done = two.wait(0);
+            failed += u32::from(done.status == status);
+            assert!(done.status == status || done.status == Status::Ok);
+        }
+        assert_eq!(failed, 10);
+        assert_eq!(std::iter::from_fn(|| two.world.poll(1)).count(), 20, "those were not sent");
+    }
+}
+
+#[test]
+fn receivers_are_not_ready_and_completions_shuffled_on_request() {
+    let mut options = options();
+    options.faults.rnr = Share::per_million(500_000);
+    options.faults.shuffle = 16;
+    options.faults.seed = 7;
+    let order = |options| {
+        let mut two = Two::with(options);
+        for n in 0..100 {
+            two.recv(n, 0, 100);
+            two.send(n, 0, 10);
+        }
+        let sent: Vec<u64> = (0..100).map(|_| two.wait(0).wr_id).collect();
+        let got = (0..100).map(|_| two.wait(1).wr_id).collect::<Vec<u64>>();
+        assert!(two.world.hosts[0].endpoint.stats().rnr > 20);
+        (sent, got)
+    };
+    let (sent, got) = order(options);
+    assert!(!sent.is_sorted() && !got.is_sorted());
+    let every = |mut ids: Vec<u64>| {
+        ids.sort_unstable();
+        ids == (0..100).collect::<Vec<u64>>()
+    };
+    assert!(every(sent.clone()) && every(got.clone()));
+    assert_eq!(order(options), (sent.clone(), got), "the same seed, the same order");
+    options.faults.seed = 8;
+    assert_ne!(order(options).0, sent);
+}

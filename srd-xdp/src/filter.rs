@@ -1,0 +1,246 @@
+//! The XDP program at an interface, with its maps: made by the first driver, shared by all that come later, in this process
+//! and in others.
+//!
+//! Nothing is pinned. Whoever comes later opens the same link and maps by their ids, so the kernel detaches the program
+//! when the last driver closes them, or is killed. Entries of `ports` that a killed driver leaves behind lead to no socket,
+//! so the kernel treats these packets as if there were no program.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use crate::error::OpenError;
+use crate::net::{Link, Links, Netlink};
+use crate::program::assemble;
+use crate::sys::{self, ArrayMap, Attached, HashMap, SocketMap, Xsk};
+
+/// Destination address (IPv4 as `::ffff:a.b.c.d`) and port in network byte order, two zeros.
+type PortKey = [u8; 20];
+
+/// The maps of the program.
+#[derive(Debug)]
+pub(crate) struct Maps {
+    /// To whom datagrams to an address and port go.
+    pub(crate) ports: HashMap<PortKey, u64>,
+    /// Who receives from a queue.
+    pub(crate) owners: ArrayMap,
+    /// The socket of a queue.
+    pub(crate) sockets: SocketMap,
+    /// Index 0: first fragments dropped.
+    pub(crate) counts: ArrayMap,
+}
+
+/// A driver's hold on the program.
+#[derive(Debug)]
+pub(crate) struct Filter {
+    maps: Maps,
+    _link: sys::Link,
+    /// Distinguishes drivers; never 0.
+    owner: u64,
+    keys: HashSet<PortKey>,
+}
+
+/// Name of the program, and its version: programs of other versions are not shared.
+const NAME: &str = "srd_xdp_1";
+const PORTS: &str = "srd_ports";
+const OWNERS: &str = "srd_owners";
+const SOCKETS: &str = "srd_sockets";
+const COUNTS: &str = "srd_counts";
+/// Addresses times ports of all drivers of an interface.
+const MAX_PORTS: u32 = 16_384;
+/// Queues of an interface that can have a socket.
+pub(crate) const MAX_QUEUES: u32 = 256;
+
+/// Attempts while others attach and detach at the same time.
+const ATTEMPTS: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(5);
+
+fn c(name: &str) -> std::ffi::CString {
+    std::ffi::CString::new(name).expect("names are constants without zeros")
+}
+
+impl Filter {
+    /// Attaches the program in the first of `places` that works, or shares the one that is there.
+    pub(crate) fn open(
+        netlink: &mut Netlink,
+        link: &Link,
+        places: &[Attached],
+        max_len: Option<u32>,
+    ) -> Result<Filter, OpenError> {
+        let mut refused = None;
+        for _ in 0..ATTEMPTS {
+            let there = Links::read(netlink).map_err(|e| OpenError::os("read the interfaces", link, e))?;
+            let there = there.get(link.index).and_then(|l| l.program);
+            let tried = match there {
+                Some(program) => share(program, link)?,
+                None => attach(link, places, max_len)?,
+            };
+            match tried {
+                Ok((held, maps)) => {
+                    let owner = getrandom::u64().map_err(|e| OpenError::os("draw a number", link, e.into()))?;
+                    return Ok(Filter { maps, _link: held, owner: owner | 1, keys: HashSet::new() });
+                }
+                Err(e) => refused = Some(e),
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let e = refused.unwrap_or_else(|| io::ErrorKind::TimedOut.into());
+        Err(OpenError::os("attach the program", link, e))
+    }
+
+    /// Packets of our ports that come in by this queue go to the socket, which is bound to it.
+    pub(crate) fn add_queue(&self, queue: u32, socket: &Xsk) -> io::Result<()> {
+        use std::os::fd::AsFd;
+        self.maps.owners.set(queue, self.owner)?;
+        self.maps.sockets.set(queue, socket.as_fd())
+    }
+
+    /// Takes datagrams to these addresses and `port`, and no others any more.
+    pub(crate) fn set_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>, port: u16) -> io::Result<()> {
+        let wanted: HashSet<PortKey> = addresses.map(|ip| key(ip, port)).collect();
+        for gone in self.keys.difference(&wanted) {
+            self.forget(gone);
+        }
+        for new in wanted.difference(&self.keys) {
+            if let Err(e) = self.maps.ports.set(new, &self.owner) {
+                if e.raw_os_error() != Some(libc::E2BIG) {
+                    return Err(e);
+                }
+                self.sweep();
+                self.maps.ports.set(new, &self.owner)?;
+            }
+        }
+        self.keys = wanted;
+        Ok(())
+    }
+
+    /// First fragments that were dropped at this interface, for all drivers together.
+    pub(crate) fn fragments(&self) -> u64 {
+        self.maps.counts.get(0).unwrap_or(0)
+    }
+
+    /// Removes an entry, unless somebody else has it by now.
+    fn forget(&self, key: &PortKey) {
+        if self.maps.ports.get(key).is_ok_and(|owner| owner == self.owner) {
+            // If it is gone already, so much the better.
+            let _ = self.maps.ports.remove(key);
+        }
+    }
+
+    /// Removes entries of drivers that were killed: nobody holds their UDP port any more.
+    fn sweep(&self) {
+        let mut keys = Vec::new();
+        while keys.len() < MAX_PORTS as usize
+            && let Ok(key) = self.maps.ports.key_after(keys.last())
+        {
+            keys.push(key);
+        }
+        for key in keys.iter().filter(|key| !self.keys.contains(*key)) {
+            if UdpSocket::bind(address(key)).is_ok() {
+                let _ = self.maps.ports.remove(key);
+            }
+        }
+    }
+}
+
+impl Drop for Filter {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.forget(key);
+        }
+    }
+}
+
+/// The inner error is worth another attempt.
+type Tried = Result<(sys::Link, Maps), io::Error>;
+
+fn share(program: u32, link: &Link) -> Result<Tried, OpenError> {
+    let name = link.name.clone();
+    let sorry = |e: io::Error| match e.raw_os_error() {
+        Some(libc::EPERM) => Err(OpenError::NotShared { interface: name.clone() }),
+        _ => Ok(Err(e)),
+    };
+    let (found, mut maps) = match sys::program_maps(program) {
+        Ok(found) => found,
+        Err(e) => return sorry(e),
+    };
+    if found != NAME {
+        return Err(OpenError::Foreign { interface: name, program: found, id: program });
+    }
+    let held = match sys::find_link(program) {
+        Ok(held) => held,
+        Err(e) => return sorry(e),
+    };
+    let mut take = |name: &str| {
+        let at = maps.iter().position(|(found, _)| found == name)?;
+        Some(maps.swap_remove(at).1)
+    };
+    let found = (|| {
+        Some(Maps {
+            ports: take(PORTS)?.into_hash()?,
+            owners: take(OWNERS)?.into_array()?,
+            sockets: take(SOCKETS)?.into_sockets()?,
+            counts: take(COUNTS)?.into_array()?,
+        })
+    })();
+    match found {
+        Some(maps) => Ok(Ok((held, maps))),
+        None => Err(OpenError::Foreign { interface: name, program: found_name(), id: program }),
+    }
+}
+
+fn found_name() -> String {
+    format!("{NAME} with other maps")
+}
+
+fn attach(link: &Link, places: &[Attached], max_len: Option<u32>) -> Result<Tried, OpenError> {
+    let os = |what| move |e| OpenError::os(what, link, e);
+    let maps = Maps {
+        ports: HashMap::create(&c(PORTS), MAX_PORTS).map_err(os("create a map"))?,
+        owners: ArrayMap::create(&c(OWNERS), MAX_QUEUES).map_err(os("create a map"))?,
+        sockets: SocketMap::create(&c(SOCKETS), MAX_QUEUES).map_err(os("create a map of sockets"))?,
+        counts: ArrayMap::create(&c(COUNTS), 1).map_err(os("create a map"))?,
+    };
+    let program = sys::load(&c(NAME), &assemble(&maps, max_len)).map_err(os("load the XDP program"))?;
+    let mut refused = None;
+    for &place in places {
+        match sys::attach(&program, link.index, place) {
+            Ok(held) => return Ok(Ok((held, maps))),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Ok(Err(e)),
+            Err(e) => refused = Some(e),
+        }
+    }
+    let e = refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
+    Err(OpenError::os("attach the XDP program", link, e))
+}
+
+fn key(ip: IpAddr, port: u16) -> PortKey {
+    let ip = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let mut key = [0; 20];
+    key[..16].copy_from_slice(&ip.octets());
+    key[16..18].copy_from_slice(&port.to_be_bytes());
+    key
+}
+
+fn address(key: &PortKey) -> SocketAddr {
+    let ip = Ipv6Addr::from(*key.first_chunk::<16>().expect("keys are longer"));
+    let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), |ip: Ipv4Addr| IpAddr::V4(ip));
+    SocketAddr::new(ip, u16::from_be_bytes([key[16], key[17]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_say_address_and_port() {
+        for text in ["192.0.2.7:4791", "[2001:db8::1]:65535"] {
+            let addr: SocketAddr = text.parse().expect("an address");
+            assert_eq!(address(&key(addr.ip(), addr.port())), addr);
+        }
+    }
+}

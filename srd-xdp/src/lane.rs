@@ -1,0 +1,315 @@
+//! A lane: one AF_XDP socket on one queue of the interface, and the frames that travel on it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use arrayvec::ArrayVec;
+use srd_core::{Burst, Gather, RxMeta, Time};
+
+use crate::checksum::sum;
+use crate::packet::{Bad, Headers, Origin, parse};
+use crate::stats::XdpStats;
+use crate::sys::{Frame, Mode, Rings, Statistics, UmemSize, Xsk};
+
+/// Pieces of a packet at most: 16 KB in frames of 4 KB, above what the protocol sends.
+const MAX_PIECES: usize = 4;
+/// Frames handed over per call, so that a flood does not keep the caller from sending.
+const FRAMES_PER_CALL: u32 = 64;
+/// Where the kernel copies, it is told after so many datagrams, while they are in the first-level cache.
+const DATAGRAMS_PER_KICK: u32 = 16;
+/// System calls to send what is queued, while the kernel is busy. What is left goes with the next batch or turn.
+const KICKS: u32 = 64;
+/// Bytes before a received packet that the kernel keeps (`XDP_PACKET_HEADROOM`).
+const HEADROOM: u32 = 256;
+/// Longest received packet; what is longer no sender of ours has sent.
+const MAX_PACKET: usize = 65_536;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    xsk: Xsk,
+    mode: Mode,
+    /// To send from.
+    free: Vec<Frame>,
+    /// Datagrams that are queued, and the kernel has not been told.
+    unsent: u32,
+    /// The kernel was told, and has not taken all.
+    held_up: bool,
+    /// A packet of several pieces as far as it has come.
+    assembly: Vec<u8>,
+    stats: LaneStats,
+}
+
+/// Counters of a lane.
+#[derive(Clone, Copy, Default, Debug)]
+struct LaneStats {
+    tx_datagrams: u64,
+    tx_dropped: u64,
+    tx_busy: u64,
+    tx_down: u64,
+    rx_datagrams: u64,
+    rx_partial_checksums: u64,
+    rx_malformed: u64,
+    rx_bad_checksums: u64,
+}
+
+/// Bytes per frame for an interface of this MTU.
+pub(crate) fn frame_size(mtu: u32) -> u32 {
+    // With headroom and Ethernet header.
+    if mtu + HEADROOM + 22 <= 2048 { 2048 } else { 4096 }
+}
+
+/// Longest packet that fits one frame when received.
+pub(crate) fn capacity(frame_size: u32) -> u32 {
+    frame_size - HEADROOM
+}
+
+impl Lane {
+    /// Opens a socket on a queue, with as many frames to receive into as to send from.
+    ///
+    /// # Errors
+    /// As [`Xsk::open`].
+    pub(crate) fn open(interface: u32, queue: u32, frame: u32, frames: u32, mode: Mode) -> io::Result<Lane> {
+        let size = UmemSize { frame, frames: 2 * frames };
+        let (mut xsk, mut free) = Xsk::open(interface, queue, size, Rings { rx: frames, tx: frames }, mode)?;
+        // Those used last are in the cache, so hand out the same ones again and again: a stack.
+        for frame in free.drain(frames as usize..) {
+            xsk.fill(frame);
+        }
+        xsk.publish_fill();
+        Ok(Lane { xsk, mode, free, unsent: 0, held_up: false, assembly: Vec::new(), stats: LaneStats::default() })
+    }
+
+    pub(crate) fn socket(&self) -> &Xsk {
+        &self.xsk
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The largest UDP payload behind headers of `headers` bytes.
+    pub(crate) fn max_payload(&self, headers: usize) -> usize {
+        let pieces = if self.mode.multi { MAX_PIECES } else { 1 };
+        pieces * self.xsk.frame_size() - headers
+    }
+
+    /// Queues all datagrams of a burst; none may be longer than [`max_payload`](Self::max_payload).
+    pub(crate) fn send(&mut self, headers: &Headers, burst: &Burst<'_>, mem: &dyn Gather) {
+        let mut rest = burst.len;
+        let mut left = 0;
+        let mut open: Option<Packet> = None;
+        burst.for_each_slice(mem, |mut slice| {
+            while !slice.is_empty() {
+                if left == 0 {
+                    left = burst.segment.min(rest);
+                    rest -= left;
+                    open = self.begin(headers.len(), left);
+                }
+                let (now, later) = slice.split_at(slice.len().min(left));
+                left -= now.len();
+                slice = later;
+                if let Some(packet) = &mut open {
+                    packet.put(&self.xsk, now);
+                }
+                if left == 0
+                    && let Some(packet) = open.take()
+                {
+                    packet.finish(&mut self.xsk, headers);
+                    self.stats.tx_datagrams += 1;
+                    self.unsent += 1;
+                    if self.unsent == DATAGRAMS_PER_KICK && !self.mode.zero_copy {
+                        self.flush();
+                    }
+                }
+            }
+        });
+    }
+
+    /// Frames for a packet; `None` counts it as dropped.
+    fn begin(&mut self, headers: usize, payload: usize) -> Option<Packet> {
+        let size = self.xsk.frame_size();
+        let pieces = (headers + payload).div_ceil(size);
+        debug_assert!(pieces <= MAX_PIECES, "a datagram of {payload} bytes");
+        if self.free.len() < pieces || self.xsk.transmit_room(pieces as u32) < pieces as u32 {
+            self.reap();
+            if self.free.len() < pieces {
+                self.flush();
+                self.reap();
+            }
+            if self.free.len() < pieces || self.xsk.transmit_room(pieces as u32) < pieces as u32 {
+                self.stats.tx_dropped += 1;
+                return None;
+            }
+        }
+        let frames = self.free.drain(self.free.len() - pieces..).collect();
+        Some(Packet { frames, at: headers, len: headers + payload })
+    }
+
+    /// Makes the kernel send what is queued.
+    pub(crate) fn flush(&mut self) {
+        if std::mem::take(&mut self.unsent) > 0 || self.held_up {
+            self.kick();
+            self.reap();
+        }
+    }
+
+    fn kick(&mut self) {
+        self.xsk.publish_transmit();
+        for _ in 0..KICKS {
+            match self.xsk.kick() {
+                // Zero copy: the device goes on by itself.
+                Ok(()) if self.mode.zero_copy || self.xsk.is_transmitted() => break,
+                Ok(()) => {}
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => {
+                        // In copy mode this is also how the kernel says that it has done its share.
+                        if self.xsk.is_transmitted() {
+                            break;
+                        }
+                        self.stats.tx_busy += 1;
+                    }
+                    _ => {
+                        self.stats.tx_down += 1;
+                        break;
+                    }
+                },
+            }
+        }
+        self.held_up = !self.mode.zero_copy && !self.xsk.is_transmitted();
+    }
+
+    fn reap(&mut self) {
+        while let Some(frame) = self.xsk.reap() {
+            self.free.push(frame);
+        }
+        self.xsk.release_reaped();
+    }
+
+    /// Whether something has arrived.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        self.xsk.has_arrivals()
+    }
+
+    /// Hands over what has arrived, within bounds, and returns the number of datagrams.
+    pub(crate) fn recv(&mut self, origin: Origin, at: Time, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> usize {
+        if self.held_up {
+            self.flush();
+        }
+        let (mut frames, mut handed) = (0, 0);
+        while frames < FRAMES_PER_CALL
+            && let Some(piece) = self.xsk.receive()
+        {
+            frames += 1;
+            let bytes = &self.xsk.bytes(&piece.frame)[piece.offset..piece.offset + piece.len];
+            if !piece.more && self.assembly.is_empty() {
+                handed += usize::from(self.stats.hand_over(bytes, origin, at, sink));
+            } else {
+                // Beyond the limit it stays incomplete, and is refused as such.
+                let room = MAX_PACKET - self.assembly.len();
+                self.assembly.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                if !piece.more {
+                    handed += usize::from(self.stats.hand_over(&self.assembly, origin, at, sink));
+                    self.assembly.clear();
+                }
+            }
+            self.xsk.fill(piece.frame);
+        }
+        if frames > 0 {
+            self.xsk.release_receive();
+            self.xsk.publish_fill();
+        }
+        handed
+    }
+
+    /// Adds this lane's counters.
+    pub(crate) fn add_to(&self, sum: &mut XdpStats) {
+        let (own, kernel): (LaneStats, Statistics) = (self.stats, self.xsk.statistics());
+        sum.tx_datagrams += own.tx_datagrams;
+        sum.tx_dropped += own.tx_dropped + kernel.tx_refused;
+        sum.tx_busy += own.tx_busy;
+        sum.tx_down += own.tx_down;
+        sum.rx_datagrams += own.rx_datagrams;
+        sum.rx_partial_checksums += own.rx_partial_checksums;
+        sum.rx_malformed += own.rx_malformed;
+        sum.rx_bad_checksums += own.rx_bad_checksums;
+        sum.rx_queue_drops += kernel.rx_ring_full + kernel.rx_no_frame;
+        sum.rx_too_long += kernel.rx_dropped;
+    }
+}
+
+impl LaneStats {
+    /// Hands over the datagram of a frame, or counts why not.
+    #[inline]
+    fn hand_over(&mut self, frame: &[u8], origin: Origin, at: Time, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> bool {
+        match parse(frame, origin) {
+            Ok(parsed) => {
+                self.rx_datagrams += 1;
+                self.rx_partial_checksums += u64::from(parsed.partial);
+                let meta = RxMeta { from: parsed.from, to: Some(parsed.to.ip()), ecn: parsed.ecn, at };
+                sink(&meta, &frame[parsed.payload]);
+                true
+            }
+            Err(Bad::Malformed) => {
+                self.rx_malformed += 1;
+                false
+            }
+            Err(Bad::Checksum) => {
+                self.rx_bad_checksums += 1;
+                false
+            }
+        }
+    }
+}
+
+impl AsFd for Lane {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.xsk.as_fd()
+    }
+}
+
+/// A packet that is being written. All frames but the last are full.
+struct Packet {
+    frames: ArrayVec<Frame, MAX_PIECES>,
+    /// Bytes so far, headers included.
+    at: usize,
+    /// Bytes in the end.
+    len: usize,
+}
+
+impl Packet {
+    /// Appends payload.
+    #[inline]
+    fn put(&mut self, xsk: &Xsk, mut bytes: &[u8]) {
+        let size = xsk.frame_size();
+        while !bytes.is_empty() {
+            let (frame, offset) = (&mut self.frames[self.at / size], self.at % size);
+            let n = bytes.len().min(size - offset);
+            xsk.bytes_mut(frame)[offset..offset + n].copy_from_slice(&bytes[..n]);
+            self.at += n;
+            bytes = &bytes[n..];
+        }
+    }
+
+    /// Writes the headers, and queues it.
+    #[inline]
+    fn finish(mut self, xsk: &mut Xsk, headers: &Headers) {
+        debug_assert_eq!(self.at, self.len, "bytes of the datagram");
+        let size = xsk.frame_size();
+        // The payload begins at an even offset, and frames are of even length, so the sums of the pieces add up.
+        let mut total = 0;
+        let (mut start, mut left) = (headers.len(), self.len);
+        for frame in &self.frames {
+            let end = left.min(size);
+            total += sum(&xsk.bytes(frame)[start..end]);
+            (start, left) = (0, left - end);
+        }
+        headers.write(xsk.bytes_mut(&mut self.frames[0]), self.len - headers.len(), total);
+        let mut left = self.len;
+        for frame in self.frames {
+            let len = left.min(size);
+            left -= len;
+            xsk.transmit(frame, len, left > 0);
+        }
+    }
+}

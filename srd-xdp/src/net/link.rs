@@ -1,0 +1,179 @@
+//! Interfaces, and which of them to use.
+
+use std::io;
+use std::net::IpAddr;
+
+use arrayvec::ArrayVec;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+};
+
+use super::Netlink;
+
+/// An interface.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) mac: [u8; 6],
+    pub(crate) mtu: u32,
+    pub(crate) ethernet: bool,
+    pub(crate) up: bool,
+    pub(crate) veth: bool,
+    /// For an interface of a VLAN: that it lies on, and the tag (protocol and number) that its frames carry.
+    pub(crate) vlan: Option<(u32, [u8; 4])>,
+    /// Id of the XDP program that is attached.
+    pub(crate) program: Option<u32>,
+}
+
+/// Most tags of a frame.
+pub(crate) const MAX_TAGS: usize = 2;
+
+/// All interfaces and their addresses.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Links {
+    all: Vec<Link>,
+    addresses: Vec<(u32, IpAddr)>,
+}
+
+impl Links {
+    pub(crate) fn read(netlink: &mut Netlink) -> io::Result<Links> {
+        let mut links = Links::default();
+        netlink.list(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
+            if let RouteNetlinkMessage::NewLink(link) = message {
+                links.all.push(Link::new(&link));
+            }
+        })?;
+        netlink.list(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
+            if let RouteNetlinkMessage::NewAddress(address) = message {
+                let found = |a: &AddressAttribute| match a {
+                    AddressAttribute::Local(ip) => Some(*ip),
+                    _ => None,
+                };
+                let other = |a: &AddressAttribute| match a {
+                    AddressAttribute::Address(ip) => Some(*ip),
+                    _ => None,
+                };
+                // At a point-to-point interface `Address` is the other end's.
+                let attributes = &address.attributes;
+                let ip = attributes.iter().find_map(found).or_else(|| attributes.iter().find_map(other));
+                links.addresses.extend(ip.map(|ip| (address.header.index, ip)));
+            }
+        })?;
+        Ok(links)
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&Link> {
+        self.all.iter().find(|link| link.index == index)
+    }
+
+    /// The interface that carries the frames of this one, and their tags, outermost first.
+    pub(crate) fn base(&self, index: u32) -> Option<(&Link, ArrayVec<[u8; 4], MAX_TAGS>)> {
+        let mut tags = ArrayVec::new();
+        let mut link = self.get(index)?;
+        while let Some((parent, tag)) = link.vlan {
+            tags.try_insert(0, tag).ok()?;
+            link = self.get(parent)?;
+        }
+        Some((link, tags))
+    }
+
+    /// Addresses of this interface and of the VLANs on it. (A link-local address of a VLAN is left out: in a received frame it
+    /// does not say which VLAN is meant.)
+    pub(crate) fn addresses(&self, base: u32) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().filter_map(move |&(index, ip)| {
+            let (link, tags) = self.base(index)?;
+            (link.index == base && (tags.is_empty() || !is_link_local(&ip))).then_some(ip)
+        })
+    }
+
+    /// The interface to use at `local`, by name or by itself.
+    ///
+    /// # Errors
+    /// What to do instead.
+    pub(crate) fn choose(&self, local: IpAddr, name: Option<&str>) -> Result<&Link, String> {
+        let usable: Vec<&Link> = self.all.iter().filter(|l| l.ethernet && l.vlan.is_none()).collect();
+        let list = |links: &[&Link]| links.iter().map(|l| l.name.as_str()).collect::<Vec<_>>().join(", ");
+        if let Some(name) = name {
+            let link = self.all.iter().find(|l| l.name == name);
+            let link = link.ok_or_else(|| format!("there is no interface {name}; there are: {}", list(&usable)))?;
+            let base = self.base(link.index).map(|(base, _)| base);
+            return base.filter(|l| l.ethernet).ok_or_else(|| format!("{name} is no Ethernet interface"));
+        }
+        let carries = |link: &&&Link| {
+            link.up && self.addresses(link.index).any(|ip| ip == local || local.is_unspecified() && same(&ip, &local))
+        };
+        let found: Vec<&Link> = usable.iter().filter(carries).copied().collect();
+        match found[..] {
+            [one] => Ok(one),
+            [] if local.is_loopback() => Err("the loopback interface has no frames to bypass the kernel with".into()),
+            [] if local.is_unspecified() => Err("no Ethernet interface with an address is up".into()),
+            [] => Err(format!("no Ethernet interface that is up has the address {local}")),
+            _ => Err(format!("several interfaces would do, name one of: {}", list(&found))),
+        }
+    }
+}
+
+fn same(a: &IpAddr, b: &IpAddr) -> bool {
+    a.is_ipv4() == b.is_ipv4()
+}
+
+/// Whether it says nothing without the interface.
+pub(crate) fn is_link_local(ip: &IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+impl Link {
+    fn new(message: &LinkMessage) -> Link {
+        let header = &message.header;
+        let mut link = Link {
+            index: header.index,
+            ethernet: header.link_layer_type == LinkLayerType::Ether,
+            up: header.flags.contains(LinkFlags::Up),
+            ..Link::default()
+        };
+        let (mut parent, mut tag) = (None, None);
+        for attribute in &message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name.clone_from(name),
+                LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+                LinkAttribute::Link(index) => parent = Some(*index),
+                LinkAttribute::Address(mac) => link.mac = mac.first_chunk().copied().unwrap_or_default(),
+                LinkAttribute::Xdp(xdp) => {
+                    link.program = xdp.iter().find_map(|x| match x {
+                        LinkXdp::ProgId(id) => Some(*id),
+                        _ => None,
+                    });
+                }
+                LinkAttribute::LinkInfo(infos) => {
+                    for info in infos {
+                        match info {
+                            LinkInfo::Kind(kind) => link.veth = *kind == InfoKind::Veth,
+                            LinkInfo::Data(InfoData::Vlan(vlan)) => tag = Some(vlan_tag(vlan)),
+                            _ => {}
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        link.vlan = parent.zip(tag);
+        link
+    }
+}
+
+/// Protocol and number, as they stand in a frame.
+fn vlan_tag(infos: &[InfoVlan]) -> [u8; 4] {
+    let (mut protocol, mut id) = (0x8100, 0);
+    for info in infos {
+        match info {
+            InfoVlan::Id(n) => id = *n,
+            InfoVlan::Protocol(p) => protocol = u16::from(*p),
+            _ => {}
+        }
+    }
+    let ([a, b], [c, d]) = (protocol.to_be_bytes(), id.to_be_bytes());
+    [a, b, c, d]
+}

@@ -1,0 +1,167 @@
+//! A netlink socket: questions and answers, and news.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// Dumps come in pieces of at most this many bytes.
+const BUFFER: usize = 64 << 10;
+/// Messages of an answer that we read at most: no host has so many addresses or links.
+const MAX_MESSAGES: usize = 100_000;
+
+/// See the module documentation.
+pub(crate) struct Netlink {
+    socket: Socket,
+    buffer: Vec<u8>,
+    sequence: u32,
+}
+
+impl std::fmt::Debug for Netlink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Netlink").field("fd", &self.socket.as_raw_fd()).finish_non_exhaustive()
+    }
+}
+
+impl Netlink {
+    /// A socket for questions.
+    pub(crate) fn open() -> io::Result<Netlink> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind(&SocketAddr::new(0, 0))?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Netlink { socket, buffer: Vec::with_capacity(BUFFER), sequence: 0 })
+    }
+
+    /// A socket for news of these groups (`RTNLGRP_` of `linux/rtnetlink.h`). It never blocks.
+    pub(crate) fn listen(groups: &[u32]) -> io::Result<Netlink> {
+        let netlink = Netlink::open()?;
+        netlink.socket.set_non_blocking(true)?;
+        for &group in groups {
+            netlink.socket.add_membership(group)?;
+        }
+        Ok(netlink)
+    }
+
+    fn send(&mut self, question: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(question));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0).map(drop)
+    }
+
+    /// Asks for one thing.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn get(&mut self, question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
+        let mut answer = None;
+        self.send(question, NLM_F_ACK)?;
+        self.read_answer(|message| answer = Some(message))?;
+        answer.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Asks for all of a kind.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn list(
+        &mut self,
+        question: RouteNetlinkMessage,
+        each: impl FnMut(RouteNetlinkMessage),
+    ) -> io::Result<()> {
+        self.send(question, NLM_F_DUMP)?;
+        self.read_answer(each)
+    }
+
+    /// Tells the kernel to do something.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn tell(&mut self, order: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.send(order, NLM_F_ACK | flags)?;
+        self.read_answer(|_| ())
+    }
+
+    /// Reads up to the end of the answer to the last question.
+    fn read_answer(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+        let mut outcome = None;
+        let sequence = self.sequence;
+        for _ in 0..MAX_MESSAGES {
+            self.read(|header, payload| {
+                if header.sequence_number != sequence {
+                    return;
+                }
+                match payload {
+                    NetlinkPayload::InnerMessage(message) => each(message),
+                    NetlinkPayload::Done(_) => outcome = Some(Ok(())),
+                    NetlinkPayload::Error(error) => {
+                        outcome = Some(match error.code {
+                            None => Ok(()),
+                            Some(code) => Err(io::Error::from_raw_os_error(code.get().abs())),
+                        });
+                    }
+                    _ => {}
+                }
+            })?;
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+        }
+        Err(io::Error::other("the kernel's answer does not end"))
+    }
+
+    /// Hands over news, if there are any.
+    ///
+    /// # Errors
+    /// `ENOBUFS`: some were lost.
+    pub(crate) fn news(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+        loop {
+            let read = self.read(|_, payload| {
+                if let NetlinkPayload::InnerMessage(message) = payload {
+                    each(message);
+                }
+            });
+            match read {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Reads one datagram, which holds several messages. Those that this crate cannot decode are skipped.
+    fn read(&mut self, mut each: impl FnMut(NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>)) -> io::Result<()> {
+        self.buffer.clear();
+        loop {
+            match self.socket.recv(&mut self.buffer, 0) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+                Ok(_) => break,
+            }
+        }
+        let mut rest = &self.buffer[..];
+        while let Some(length) = rest.first_chunk().map(|b| u32::from_ne_bytes(*b) as usize) {
+            if length < 16 || length > rest.len() {
+                break;
+            }
+            if let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&rest[..length]) {
+                each(message.header, message.payload);
+            }
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,273 @@
+//! Where frames to a destination go: route and neighbour, as the kernel knows them.
+//!
+//! Answers are kept until the kernel tells of a change. A destination that is not reached by a known neighbour through our
+//! interface has no [`Hop`]: the kernel's own stack carries its datagrams, and thereby finds the neighbour, which we hear of.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use arrayvec::ArrayVec;
+use netlink_packet_core::NLM_F_REPLACE;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::link::MAX_TAGS;
+use super::{Links, Netlink};
+
+/// The next hop of a destination, and how to address it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Hop {
+    /// Our address.
+    pub(crate) source: IpAddr,
+    pub(crate) from_mac: [u8; 6],
+    pub(crate) to_mac: [u8; 6],
+    pub(crate) tags: ArrayVec<[u8; 4], MAX_TAGS>,
+    /// Largest IP packet, in bytes.
+    pub(crate) mtu: u32,
+}
+
+/// Interface and address of a neighbour.
+type Next = (u32, IpAddr);
+
+/// A way through our interface.
+#[derive(Clone, Debug)]
+struct Route {
+    hop: Hop,
+    next: Next,
+}
+
+/// A neighbour's address, if it is known, and whether it has been used since it was last confirmed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Neighbour {
+    mac: Option<[u8; 6]>,
+    used: bool,
+}
+
+/// What a route may depend on: destination, its scope, the source that is asked for.
+type Key = (IpAddr, u32, Option<IpAddr>);
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Table {
+    interface: u32,
+    ask: Netlink,
+    listen: Netlink,
+    links: Links,
+    routes: HashMap<Key, Option<Route>>,
+    neighbours: HashMap<Next, Neighbour>,
+    /// The last answer, until there is news: most bursts go where the one before went.
+    last: Option<(Key, Hop)>,
+}
+
+// `RTNLGRP_` of `linux/rtnetlink.h`: links, neighbours, addresses and routes of both families.
+const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+/// Destinations remembered at most; beyond, all are asked for again.
+const MAX_ROUTES: usize = 8192;
+
+impl Table {
+    /// For frames that leave by this interface.
+    pub(crate) fn open(interface: u32) -> io::Result<Table> {
+        let listen = Netlink::listen(&GROUPS)?;
+        let mut ask = Netlink::open()?;
+        let links = Links::read(&mut ask)?;
+        Ok(Table { interface, ask, listen, links, routes: HashMap::new(), neighbours: HashMap::new(), last: None })
+    }
+
+    pub(crate) fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// The next hop towards `to`, sending from `from` if the caller has a wish. `None`: leave it to the kernel.
+    pub(crate) fn hop(&mut self, to: SocketAddr, from: Option<IpAddr>) -> Option<&Hop> {
+        let scope = match to {
+            SocketAddr::V6(to) => to.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        let key = (to.ip(), scope, from);
+        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
+            self.last = self.find(key).map(|hop| (key, hop));
+        }
+        self.last.as_ref().map(|(_, hop)| hop)
+    }
+
+    fn find(&mut self, key: Key) -> Option<Hop> {
+        if !self.routes.contains_key(&key) {
+            if self.routes.len() >= MAX_ROUTES {
+                self.routes.clear();
+                self.neighbours.clear();
+            }
+            let route = self.ask_route(key);
+            self.routes.insert(key, route);
+        }
+        let route = self.routes.get(&key)?.as_ref()?;
+        let neighbour = match self.neighbours.get_mut(&route.next) {
+            Some(neighbour) => neighbour,
+            None => {
+                let mac = ask_neighbour(&mut self.ask, route.next);
+                self.neighbours.entry(route.next).or_insert(Neighbour { mac, used: false })
+            }
+        };
+        neighbour.used = true;
+        Some(Hop { to_mac: neighbour.mac?, ..route.hop.clone() })
+    }
+
+    fn ask_route(&mut self, (to, scope, from): Key) -> Option<Route> {
+        if to.is_multicast() || to.is_loopback() || to.is_unspecified() {
+            return None;
+        }
+        let mut question = RouteMessage::default();
+        question.header.address_family = family(to);
+        question.header.destination_prefix_length = bits(to);
+        question.attributes.push(RouteAttribute::Destination(to.into()));
+        if let Some(from) = from {
+            question.header.source_prefix_length = bits(from);
+            question.attributes.push(RouteAttribute::Source(from.into()));
+        }
+        if scope != 0 {
+            question.attributes.push(RouteAttribute::Oif(scope));
+        }
+        let Ok(RouteNetlinkMessage::NewRoute(answer)) = self.ask.get(RouteNetlinkMessage::GetRoute(question)) else {
+            return None;
+        };
+        if answer.header.kind != RouteType::Unicast {
+            return None;
+        }
+        let (mut out, mut next, mut source, mut mtu) = (None, to, from, None);
+        for attribute in answer.attributes {
+            match attribute {
+                RouteAttribute::Oif(index) => out = Some(index),
+                RouteAttribute::Gateway(address) => next = ip(&address)?,
+                // An IPv4 route by an IPv6 neighbour.
+                RouteAttribute::Via(_) | RouteAttribute::Encap(_) => return None,
+                RouteAttribute::PrefSource(address) if source.is_none() => source = ip(&address),
+                RouteAttribute::Metrics(metrics) => {
+                    mtu = metrics.iter().find_map(|m| if let RouteMetric::Mtu(mtu) = m { Some(*mtu) } else { None });
+                }
+                _ => {}
+            }
+        }
+        let out = out?;
+        let (base, tags) = self.links.base(out)?;
+        let link = self.links.get(out)?;
+        if base.index != self.interface || !base.up || !link.up {
+            return None;
+        }
+        let mtu = mtu.unwrap_or(link.mtu).min(link.mtu);
+        let hop = Hop { source: source?, from_mac: link.mac, to_mac: [0; 6], tags, mtu };
+        Some(Route { hop, next: (out, next) })
+    }
+
+    /// Takes note of what the kernel has to tell. Returns whether addresses may have changed.
+    pub(crate) fn follow(&mut self) -> bool {
+        let (mut changed, mut readdressed) = (false, false);
+        let last = &mut self.last;
+        let mut stale = ArrayVec::<Next, 16>::new();
+        let neighbours = &mut self.neighbours;
+        let news = self.listen.news(|message| {
+            *last = None;
+            match message {
+                RouteNetlinkMessage::NewNeighbour(message) => {
+                    let Some((next, mac)) = neighbour(&message) else { return };
+                    let Some(known) = neighbours.get_mut(&next) else { return };
+                    known.mac = mac;
+                    // The kernel does not see that we use it, so it has to be told; else it would forget it some day.
+                    if message.header.state == NeighbourState::Stale && std::mem::take(&mut known.used) {
+                        let _ = stale.try_push(next);
+                    }
+                }
+                RouteNetlinkMessage::DelNeighbour(message) => {
+                    neighbour(&message).map(|(next, _)| neighbours.remove(&next));
+                }
+                RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => changed = true,
+                _ => readdressed = true,
+            }
+        });
+        if news.is_err() {
+            self.last = None;
+            // Some were lost.
+            readdressed = true;
+            self.neighbours.clear();
+        }
+        if changed || readdressed {
+            self.routes.clear();
+        }
+        if readdressed && let Ok(links) = Links::read(&mut self.ask) {
+            self.links = links;
+        }
+        for next in stale {
+            // It may be gone meanwhile.
+            let _ = confirm(&mut self.ask, next);
+        }
+        readdressed
+    }
+}
+
+impl AsFd for Table {
+    /// Readable when there is something to follow.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listen.as_fd()
+    }
+}
+
+fn question((interface, ip): Next) -> NeighbourMessage {
+    let mut question = NeighbourMessage::default();
+    question.header.family = family(ip);
+    question.header.ifindex = interface;
+    let ip = match ip {
+        IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
+        IpAddr::V6(ip) => NeighbourAddress::Inet6(ip),
+    };
+    question.attributes.push(NeighbourAttribute::Destination(ip));
+    question
+}
+
+fn ask_neighbour(ask: &mut Netlink, next: Next) -> Option<[u8; 6]> {
+    match ask.get(RouteNetlinkMessage::GetNeighbour(question(next))) {
+        Ok(RouteNetlinkMessage::NewNeighbour(answer)) => neighbour(&answer)?.1,
+        _ => None,
+    }
+}
+
+/// Makes the kernel ask whether the neighbour is still there.
+fn confirm(ask: &mut Netlink, next: Next) -> io::Result<()> {
+    let mut order = question(next);
+    order.header.flags = NeighbourFlags::Use;
+    ask.tell(RouteNetlinkMessage::NewNeighbour(order), NLM_F_REPLACE)
+}
+
+/// Interface and address of a neighbour, and its MAC while it is valid.
+fn neighbour(message: &NeighbourMessage) -> Option<(Next, Option<[u8; 6]>)> {
+    let (mut address, mut mac) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => address = Some(IpAddr::V4(*ip)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => address = Some(IpAddr::V6(*ip)),
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.as_slice().try_into().ok(),
+            _ => {}
+        }
+    }
+    use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
+    let valid = matches!(message.header.state, Reachable | Stale | Delay | Probe | Permanent | Noarp);
+    Some(((message.header.ifindex, address?), mac.filter(|_| valid)))
+}
+
+fn family(ip: IpAddr) -> AddressFamily {
+    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn bits(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { 32 } else { 128 }
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
+        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    }
+}

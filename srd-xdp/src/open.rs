@@ -1,0 +1,166 @@
+//! Opening: which interface, which mode, which queues; and the ports that the program sends our way.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::error::OpenError;
+use crate::filter::{Filter, MAX_QUEUES};
+use crate::lane::{self, Lane};
+use crate::net::{Link, Links, Netlink, Table};
+use crate::options::{Attach, XdpOptions, ZeroCopy};
+use crate::sys::{self, Attached, Mode};
+
+/// All that a driver consists of, beside the UDP driver.
+pub(crate) struct Opened {
+    pub(crate) link: Link,
+    pub(crate) table: Table,
+    pub(crate) filter: Filter,
+    /// By queue; at least one.
+    pub(crate) lanes: Vec<(u32, Lane)>,
+    pub(crate) interface_queues: u32,
+}
+
+/// Pauses while a queue is taken: the kernel lets go of the memory of a closed socket a little later.
+const PAUSES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Opens lanes at the interface with the address `local`.
+pub(crate) fn open(local: IpAddr, options: &XdpOptions) -> Result<Opened, OpenError> {
+    let netlink = |e| OpenError::Os { call: "ask netlink", interface: "this host".into(), source: e };
+    let mut ask = Netlink::open().map_err(netlink)?;
+    let links = Links::read(&mut ask).map_err(netlink)?;
+    let link = links.choose(local, options.interface.as_deref()).map_err(OpenError::Interface)?.clone();
+    if options.zero_copy == ZeroCopy::Require && link.veth {
+        // Known without disturbing the interface.
+        return Err(OpenError::NoZeroCopy { interface: link.name });
+    }
+    let table = Table::open(link.index).map_err(netlink)?;
+    let count = sys::queues(&link.name).map_err(|e| OpenError::os("ask for the queues", &link, e))?;
+    let count = count.min(MAX_QUEUES);
+
+    let places: &[Attached] = match options.attach {
+        // See `Attach::Generic`.
+        Attach::Auto if link.veth => &[Attached::Native],
+        Attach::Auto => &[Attached::Native, Attached::Generic],
+        Attach::Native => &[Attached::Native],
+        Attach::Generic => &[Attached::Generic],
+    };
+    let copy: &[bool] = match options.zero_copy {
+        ZeroCopy::Auto => &[true, false],
+        ZeroCopy::Require => &[true],
+        ZeroCopy::Off => &[false],
+    };
+    let frame = lane::frame_size(link.mtu);
+    let fits = link.mtu + 22 <= lane::capacity(frame);
+    let multi: &[bool] = if fits || !options.jumbo { &[false] } else { &[true, false] };
+    let mut modes = multi.iter().flat_map(|&multi| copy.iter().map(move |&zero_copy| Mode { zero_copy, multi }));
+
+    let mut pauses = PAUSES;
+    let mut filter: Option<(bool, Filter)> = None;
+    let mut next = modes.next();
+    while let Some(mode) = next {
+        // The program first: drivers of NICs set up their queues by it.
+        if filter.as_ref().is_none_or(|(multi, _)| *multi != mode.multi) {
+            drop(filter.take());
+            let max_len = (!fits && !mode.multi).then(|| lane::capacity(frame));
+            filter = Some((mode.multi, Filter::open(&mut ask, &link, places, max_len)?));
+        }
+        match open_lanes(&link, options, count, frame, mode, &mut pauses) {
+            Ok(lanes) => {
+                let Some((_, filter)) = filter else { break };
+                for (queue, lane) in &lanes {
+                    let added = filter.add_queue(*queue, lane.socket());
+                    added.map_err(|e| OpenError::os("register an AF_XDP socket", &link, e))?;
+                }
+                return Ok(Opened { link, table, filter, lanes, interface_queues: count });
+            }
+            Err(e) => {
+                next = modes.next();
+                let unsupported = matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL));
+                if unsupported && next.is_some() {
+                    continue;
+                }
+                return Err(match e.raw_os_error() {
+                    _ if unsupported && mode.zero_copy => OpenError::NoZeroCopy { interface: link.name },
+                    Some(libc::EBUSY) => OpenError::QueuesTaken { interface: link.name, queues: count },
+                    Some(libc::ENOMEM | libc::ENOBUFS) => {
+                        OpenError::Memory { bytes: u64::from(frame) * 2 * u64::from(options.frames) }
+                    }
+                    _ => OpenError::os("bind an AF_XDP socket", &link, e),
+                });
+            }
+        }
+    }
+    Err(OpenError::NoKernelSupport)
+}
+
+/// Lanes on all queues that are free, up to the number that is asked for.
+///
+/// # Errors
+/// Why there is not even one.
+fn open_lanes(
+    link: &Link,
+    options: &XdpOptions,
+    count: u32,
+    frame: u32,
+    mode: Mode,
+    pauses: &mut u32,
+) -> io::Result<Vec<(u32, Lane)>> {
+    let mut lanes = Vec::new();
+    for queue in options.first_queue..count {
+        if lanes.len() == options.queues as usize {
+            break;
+        }
+        let opened = loop {
+            match Lane::open(link.index, queue, frame, options.frames, mode) {
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) && *pauses > 0 => {
+                    *pauses -= 1;
+                    std::thread::sleep(PAUSE);
+                }
+                result => break result,
+            }
+        };
+        match opened {
+            Ok(lane) => {
+                if let Some(us) = options.busy_poll_us {
+                    lane.socket().busy_poll(us)?;
+                }
+                lanes.push((queue, lane));
+            }
+            // Somebody else's; whatever comes in by it goes through the kernel.
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    if lanes.is_empty() { Err(io::Error::from_raw_os_error(libc::EBUSY)) } else { Ok(lanes) }
+}
+
+/// The addresses and the port at which we receive.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    filter: Filter,
+    local: SocketAddr,
+}
+
+impl Ports {
+    /// None yet.
+    pub(crate) fn new(filter: Filter, local: SocketAddr) -> Ports {
+        Ports { filter, local }
+    }
+
+    /// Registers the local address, or all of the interface if that is unspecified.
+    pub(crate) fn set(&mut self, links: &Links, interface: u32) -> io::Result<()> {
+        let (ip, port) = (self.local.ip(), self.local.port());
+        if ip.is_unspecified() {
+            let ours = links.addresses(interface).filter(|a| a.is_ipv4() == ip.is_ipv4());
+            self.filter.set_addresses(ours, port)
+        } else {
+            self.filter.set_addresses(std::iter::once(ip), port)
+        }
+    }
+
+    pub(crate) fn fragments(&self) -> u64 {
+        self.filter.fragments()
+    }
+}

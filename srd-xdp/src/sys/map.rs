@@ -1,0 +1,67 @@
+//! Memory mappings.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+/// A mapping, unmapped when dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; whoever has the value may use and unmap it.
+unsafe impl Send for Mapping {}
+
+const HUGE: usize = 2 << 20;
+
+impl Mapping {
+    /// Zeroed memory of its own, `len` bytes or a little more; of huge pages, if there are any to be had.
+    pub(super) fn anonymous(len: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        let huge = len.next_multiple_of(HUGE);
+        Mapping::map(huge, flags | libc::MAP_HUGETLB, -1, 0).or_else(|_| Mapping::map(len, flags, -1, 0))
+    }
+
+    /// The first `len` bytes of what the descriptor offers at `offset`.
+    pub(super) fn of(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Mapping> {
+        Mapping::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
+    }
+
+    fn map(len: usize, flags: i32, fd: i32, offset: u64) -> io::Result<Mapping> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: without MAP_FIXED the kernel chooses a place that nothing else uses, so no memory of ours is touched.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset as libc::off_t) };
+        match NonNull::new(start.cast::<u8>()) {
+            Some(place) if start != libc::MAP_FAILED => Ok(Mapping { start: place, len }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    pub(super) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// A pointer to `count` values of `T` at byte `offset`.
+    ///
+    /// # Panics
+    /// If they are not all within the mapping, or not aligned.
+    pub(super) fn at<T>(&self, offset: u64, count: usize) -> *mut T {
+        let offset = offset as usize;
+        let end = size_of::<T>().checked_mul(count).and_then(|n| n.checked_add(offset));
+        assert!(end.is_some_and(|end| end <= self.len), "{count} values at {offset} of {} bytes", self.len);
+        // SAFETY: `offset` is within the mapping, as asserted.
+        let at = unsafe { self.start.as_ptr().add(offset) };
+        assert!(at.cast::<T>().is_aligned(), "offset {offset} is not aligned");
+        at.cast()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is exactly what mmap returned, and nobody uses it any more: pointers into it live in values that
+        // own the mapping.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

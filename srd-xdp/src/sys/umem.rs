@@ -1,0 +1,78 @@
+//! The memory that packets live in, cut into frames.
+
+use std::io;
+
+use super::map::Mapping;
+
+/// Number and size of frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UmemSize {
+    /// Bytes per frame: 2048 or 4096.
+    pub(crate) frame: u32,
+    /// Frames.
+    pub(crate) frames: u32,
+}
+
+/// The right to read and write one frame. It belongs to the socket that handed it out. Neither `Clone` nor `Copy`: moved
+/// into a ring, it is the kernel's.
+#[derive(Debug)]
+pub(crate) struct Frame(u32);
+
+/// The memory; all of its frames are handed out once by [`Umem::new`].
+#[derive(Debug)]
+pub(super) struct Umem {
+    map: Mapping,
+    size: UmemSize,
+}
+
+impl Umem {
+    pub(super) fn new(size: UmemSize) -> io::Result<(Umem, Vec<Frame>)> {
+        assert!(size.frame.is_power_of_two(), "frames of {} bytes", size.frame);
+        let map = Mapping::anonymous(size.frame as usize * size.frames as usize)?;
+        Ok((Umem { map, size }, (0..size.frames).map(Frame).collect()))
+    }
+
+    pub(super) fn frame_size(&self) -> usize {
+        self.size.frame as usize
+    }
+
+    pub(super) fn registration(&self) -> libc::xdp_umem_reg {
+        libc::xdp_umem_reg {
+            addr: self.map.start() as u64,
+            len: u64::from(self.size.frame) * u64::from(self.size.frames),
+            chunk_size: self.size.frame,
+            headroom: 0,
+            flags: 0,
+            tx_metadata_len: 0,
+        }
+    }
+
+    /// The kernel's name of a frame. Whoever passes it to the kernel must forget the frame.
+    pub(super) fn address(&self, frame: &Frame) -> u64 {
+        u64::from(frame.0) * u64::from(self.size.frame)
+    }
+
+    /// The frame that the kernel gives back by an address, and the offset in it. Only for addresses out of a ring, each
+    /// once.
+    ///
+    /// # Panics
+    /// If there is no such frame.
+    pub(super) fn frame(&self, address: u64) -> (Frame, usize) {
+        let (index, offset) = (address / u64::from(self.size.frame), address % u64::from(self.size.frame));
+        assert!(index < u64::from(self.size.frames), "the kernel speaks of frame {index} of {}", self.size.frames);
+        (Frame(index as u32), offset as usize)
+    }
+
+    pub(super) fn bytes(&self, frame: &Frame) -> &[u8] {
+        let start = self.map.at::<u8>(self.address(frame), self.frame_size());
+        // SAFETY: the range is within the mapping (checked by `at`). A `Frame` exists once, so while this reference to it
+        // lives, neither the kernel nor `bytes_mut` writes there.
+        unsafe { std::slice::from_raw_parts(start, self.frame_size()) }
+    }
+
+    pub(super) fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        let start = self.map.at::<u8>(self.address(frame), self.frame_size());
+        // SAFETY: as above, and the frame is borrowed exclusively, so no other reference to its bytes lives.
+        unsafe { std::slice::from_raw_parts_mut(start, self.frame_size()) }
+    }
+}

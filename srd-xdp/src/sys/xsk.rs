@@ -1,0 +1,272 @@
+//! An AF_XDP socket with its memory and its four rings.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::option;
+use super::ring::{Consumer, Producer};
+use super::umem::{Frame, Umem, UmemSize};
+
+/// How the socket shall be bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mode {
+    /// The NIC reads and writes our memory itself; else the kernel copies.
+    pub(crate) zero_copy: bool,
+    /// Packets may span several frames.
+    pub(crate) multi: bool,
+}
+
+/// Sizes of the rings, powers of two. The fill ring is twice as large as the receive ring: the kernel publishes what it has
+/// received before it gives the slots of the fill ring back, so these may be missing for a moment when we fill again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rings {
+    pub(crate) rx: u32,
+    pub(crate) tx: u32,
+}
+
+/// A piece of a packet that has arrived.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) frame: Frame,
+    /// Where the piece begins in the frame.
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+    /// The packet goes on in the next piece.
+    pub(crate) more: bool,
+}
+
+/// What the kernel counts per socket.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Statistics {
+    /// Packets dropped for want of a valid frame, or because they were too long.
+    pub(crate) rx_dropped: u64,
+    /// Packets dropped because the receive ring was full.
+    pub(crate) rx_ring_full: u64,
+    /// Packets dropped because no frame was free to receive into.
+    pub(crate) rx_no_frame: u64,
+    /// Descriptors to send that the kernel refused.
+    pub(crate) tx_refused: u64,
+}
+
+/// See the module documentation. Field order matters: rings are unmapped before the socket is closed, or it would live on;
+/// the memory of the frames goes last.
+#[derive(Debug)]
+pub(crate) struct Xsk {
+    fill: Producer<u64>,
+    completion: Consumer<u64>,
+    rx: Consumer<libc::xdp_desc>,
+    tx: Producer<libc::xdp_desc>,
+    fd: OwnedFd,
+    umem: Umem,
+}
+
+/// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): packets that one call sends in copy mode.
+const MAX_TX_SKB_BUDGET: libc::c_int = 9;
+/// 32 by default, which makes a call per 32 packets.
+const TX_BUDGET: libc::c_int = 256;
+
+impl Xsk {
+    /// A socket bound to a queue of an interface, and all its frames. Nothing arrives before frames are given to
+    /// [`fill`](Self::fill) and a program sends packets here.
+    ///
+    /// # Errors
+    /// The kernel's answer: `EOPNOTSUPP` and `EINVAL` if it does not have the mode, `EBUSY` if the queue is taken.
+    pub(crate) fn open(
+        interface: u32,
+        queue: u32,
+        size: UmemSize,
+        rings: Rings,
+        mode: Mode,
+    ) -> io::Result<(Xsk, Vec<Frame>)> {
+        // SAFETY: socket takes no pointers.
+        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just returned this open descriptor, so nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let (umem, frames) = Umem::new(size)?;
+        let set = |name, value: u32| option::set(fd.as_fd(), libc::SOL_XDP, name, &(value as libc::c_int));
+        option::set(fd.as_fd(), libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
+        set(libc::XDP_UMEM_FILL_RING, 2 * rings.rx)?;
+        set(libc::XDP_UMEM_COMPLETION_RING, rings.tx)?;
+        set(libc::XDP_RX_RING, rings.rx)?;
+        set(libc::XDP_TX_RING, rings.tx)?;
+        // Older kernels do not know it.
+        let _ = option::set(fd.as_fd(), libc::SOL_XDP, MAX_TX_SKB_BUDGET, &TX_BUDGET);
+        let none = libc::xdp_ring_offset { producer: 0, consumer: 0, desc: 0, flags: 0 };
+        let none = libc::xdp_mmap_offsets { rx: none, tx: none, fr: none, cr: none };
+        let offsets = option::get(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, none)?;
+        let xsk = Xsk {
+            fill: Producer::map(fd.as_fd(), libc::XDP_UMEM_PGOFF_FILL_RING, 2 * rings.rx, &offsets.fr)?,
+            completion: Consumer::map(fd.as_fd(), libc::XDP_UMEM_PGOFF_COMPLETION_RING, rings.tx, &offsets.cr)?,
+            rx: Consumer::map(fd.as_fd(), libc::XDP_PGOFF_RX_RING as u64, rings.rx, &offsets.rx)?,
+            tx: Producer::map(fd.as_fd(), libc::XDP_PGOFF_TX_RING as u64, rings.tx, &offsets.tx)?,
+            fd,
+            umem,
+        };
+        xsk.bind(interface, queue, mode)?;
+        Ok((xsk, frames))
+    }
+
+    fn bind(&self, interface: u32, queue: u32, mode: Mode) -> io::Result<()> {
+        let copy = if mode.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+        let multi = if mode.multi { libc::XDP_USE_SG } else { 0 };
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: copy | multi | libc::XDP_USE_NEED_WAKEUP,
+            sxdp_ifindex: interface,
+            sxdp_queue_id: queue,
+            sxdp_shared_umem_fd: 0,
+        };
+        let len = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the pointer refers to an address of the stated length on this stack frame, which the kernel only reads.
+        let rc = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), len) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Polls the device's driver from our own system calls for up to `us` microseconds.
+    ///
+    /// # Errors
+    /// The kernel does not know how (before Linux 5.11).
+    pub(crate) fn busy_poll(&self, us: u32) -> io::Result<()> {
+        const BUDGET: libc::c_int = 64;
+        let set = |name, value: libc::c_int| option::set(self.fd.as_fd(), libc::SOL_SOCKET, name, &value);
+        set(libc::SO_PREFER_BUSY_POLL, 1)?;
+        set(libc::SO_BUSY_POLL, i32::try_from(us).unwrap_or(i32::MAX))?;
+        set(libc::SO_BUSY_POLL_BUDGET, BUDGET)
+    }
+
+    pub(crate) fn frame_size(&self) -> usize {
+        self.umem.frame_size()
+    }
+
+    pub(crate) fn bytes(&self, frame: &Frame) -> &[u8] {
+        self.umem.bytes(frame)
+    }
+
+    pub(crate) fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        self.umem.bytes_mut(frame)
+    }
+
+    /// Gives the kernel a frame to receive into, from the next [`publish_fill`](Self::publish_fill) on.
+    ///
+    /// # Panics
+    /// If more frames are given than the receive ring has slots.
+    pub(crate) fn fill(&mut self, frame: Frame) {
+        self.fill.push(self.umem.address(&frame));
+    }
+
+    pub(crate) fn publish_fill(&mut self) {
+        self.fill.publish();
+        if self.fill.needs_wakeup() {
+            self.wake_receive();
+        }
+    }
+
+    /// Lets the driver of the device look at the fill ring.
+    fn wake_receive(&self) {
+        // SAFETY: a buffer of length 0 is not accessed.
+        unsafe {
+            libc::recvfrom(
+                self.fd.as_raw_fd(),
+                std::ptr::null_mut(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+    }
+
+    /// The next piece that has arrived.
+    #[inline]
+    pub(crate) fn receive(&mut self) -> Option<Received> {
+        let desc = self.rx.pop()?;
+        let (frame, offset) = self.umem.frame(desc.addr);
+        let len = (desc.len as usize).min(self.umem.frame_size() - offset);
+        Some(Received { frame, offset, len, more: desc.options & libc::XDP_PKT_CONTD != 0 })
+    }
+
+    /// Gives the slots of received pieces back.
+    pub(crate) fn release_receive(&mut self) {
+        self.rx.release();
+    }
+
+    /// Whether something has arrived.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        self.rx.has_some()
+    }
+
+    /// Free slots to transmit from.
+    pub(crate) fn transmit_room(&mut self, wanted: u32) -> u32 {
+        self.tx.room(wanted)
+    }
+
+    /// Queues the first `len` bytes of a frame, from the next [`publish_transmit`](Self::publish_transmit) on.
+    ///
+    /// # Panics
+    /// If there is no room.
+    pub(crate) fn transmit(&mut self, frame: Frame, len: usize, more: bool) {
+        let options = if more { libc::XDP_PKT_CONTD } else { 0 };
+        self.tx.push(libc::xdp_desc { addr: self.umem.address(&frame), len: len as u32, options });
+    }
+
+    pub(crate) fn publish_transmit(&mut self) {
+        self.tx.publish();
+    }
+
+    /// Whether the kernel has taken all that was published.
+    pub(crate) fn is_transmitted(&mut self) -> bool {
+        self.tx.is_drained()
+    }
+
+    /// Makes the kernel send, if it wants to be asked.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EBUSY`, `ENOBUFS`: not all, and it may be asked again; others: the device is down or gone.
+    pub(crate) fn kick(&self) -> io::Result<()> {
+        if !self.tx.needs_wakeup() {
+            return Ok(());
+        }
+        // SAFETY: a buffer of length 0 is not accessed, and there is no address.
+        let rc =
+            unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// A frame that has been sent.
+    pub(crate) fn reap(&mut self) -> Option<Frame> {
+        let address = self.completion.pop()?;
+        Some(self.umem.frame(address).0)
+    }
+
+    /// Gives the slots of reaped frames back.
+    pub(crate) fn release_reaped(&mut self) {
+        self.completion.release();
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        let none = libc::xdp_statistics {
+            rx_dropped: 0,
+            rx_invalid_descs: 0,
+            tx_invalid_descs: 0,
+            rx_ring_full: 0,
+            rx_fill_ring_empty_descs: 0,
+            tx_ring_empty_descs: 0,
+        };
+        let s = option::get(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS, none).unwrap_or(none);
+        Statistics {
+            rx_dropped: s.rx_dropped,
+            rx_ring_full: s.rx_ring_full,
+            rx_no_frame: s.rx_fill_ring_empty_descs,
+            tx_refused: s.tx_invalid_descs,
+        }
+    }
+}
+
+impl AsFd for Xsk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,154 @@
+//! Drivers on both ends of a virtual cable.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::net::SocketAddr;
+
+use srd_core::{Driver, Gather, RxMeta, SourcePort, Span, Time, Token, TxBatch};
+use srd_udp::{UdpDriver, UdpOptions, WaitMode};
+use srd_xdp::{XdpDriver, XdpOptions, XdpStats};
+use testbed::{Family, Host, Pair, PairBuilder};
+
+/// A pair of hosts that no packet has crossed yet.
+pub(crate) fn bed(settings: PairBuilder) -> Pair {
+    settings.build().expect("a test bed")
+}
+
+/// Sleeping drivers, so that tests do not compete for cores.
+pub(crate) fn udp_options() -> UdpOptions {
+    UdpOptions { wait: WaitMode::Sleep, ..UdpOptions::default() }
+}
+
+/// The same.
+pub(crate) fn options() -> XdpOptions {
+    XdpOptions { udp: udp_options(), ..XdpOptions::default() }
+}
+
+/// A driver on a host: its sockets open where the calls are made, so all calls are made there.
+pub(crate) struct Side<D> {
+    pub(crate) host: Host,
+    pub(crate) driver: D,
+}
+
+/// A driver over AF_XDP at an address of the host, any port.
+pub(crate) fn xdp(host: &Host, family: Family) -> Side<XdpDriver> {
+    xdp_at(host, SocketAddr::new(host.ip(family), 0), options())
+}
+
+/// A driver over AF_XDP.
+pub(crate) fn xdp_at(host: &Host, addr: SocketAddr, options: XdpOptions) -> Side<XdpDriver> {
+    let driver = host.enter(|| XdpDriver::open(addr, options)).expect("the host is there");
+    Side { host: host.clone(), driver: driver.unwrap_or_else(|e| panic!("{e}: {e:?}")) }
+}
+
+/// A driver over kernel UDP at an address of the host, any port.
+pub(crate) fn udp(host: &Host, family: Family) -> Side<UdpDriver> {
+    let addr = SocketAddr::new(host.ip(family), 0);
+    let driver = host.enter(|| UdpDriver::bind(addr, udp_options())).expect("the host is there");
+    Side { host: host.clone(), driver: driver.expect("bind") }
+}
+
+impl Side<XdpDriver> {
+    pub(crate) fn stats(&self) -> XdpStats {
+        self.driver.stats()
+    }
+}
+
+impl<D: Driver + Send> Side<D> {
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.driver.local_addr()
+    }
+
+    pub(crate) fn send(&mut self, batch: &TxBatch, mem: &Memory) {
+        let driver = &mut self.driver;
+        self.host.enter(|| driver.send(batch, mem)).expect("the host is there").expect("send");
+    }
+
+    /// Sends one datagram.
+    pub(crate) fn say(&mut self, to: SocketAddr, text: &str) {
+        let mut batch = TxBatch::new();
+        let mut burst = batch.burst(to, SourcePort(0), text.len());
+        burst.inline(text.as_bytes());
+        burst.finish();
+        self.send(&batch, &Memory::new(0));
+    }
+
+    /// Receives `count` datagrams, in order of arrival.
+    ///
+    /// # Panics
+    /// If they do not come within five seconds.
+    pub(crate) fn receive(&mut self, count: usize) -> Vec<(RxMeta, Vec<u8>)> {
+        let got = self.receive_until(count, Span::from_secs(5));
+        assert_eq!(got.len(), count, "datagrams that arrived in time");
+        got
+    }
+
+    /// Receives up to `count` datagrams in a certain time.
+    pub(crate) fn receive_until(&mut self, count: usize, time: Span) -> Vec<(RxMeta, Vec<u8>)> {
+        let mut got = Vec::new();
+        let end: Time = self.driver.now() + time;
+        while got.len() < count && self.driver.now() < end {
+            if self.driver.recv(&mut |meta, bytes| got.push((*meta, bytes.to_vec()))).expect("receive") == 0 {
+                self.driver.wait(Some(end)).expect("wait");
+            }
+        }
+        got
+    }
+}
+
+/// Lets both sides learn each other's hardware address: the first datagrams go through the kernel.
+pub(crate) fn meet<A: Driver + Send, B: Driver + Send>(a: &mut Side<A>, b: &mut Side<B>) {
+    let (to_a, to_b) = (a.addr(), b.addr());
+    a.say(to_b, "hello");
+    assert_eq!(b.receive(1)[0].1, b"hello");
+    b.say(to_a, "welcome");
+    assert_eq!(a.receive(1)[0].1, b"welcome");
+    // Receiving is also when the driver hears the news.
+    assert_eq!(a.receive_until(1, Span::from_millis(5)).len() + b.receive_until(1, Span::from_millis(5)).len(), 0);
+}
+
+/// Payload in pieces of at most `piece` bytes.
+pub(crate) struct Memory {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) piece: usize,
+}
+
+impl Memory {
+    /// `len` bytes without a pattern that repeats at any segment size.
+    pub(crate) fn new(len: usize) -> Memory {
+        Memory { bytes: (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect(), piece: len }
+    }
+}
+
+impl Gather for Memory {
+    fn payload(&self, _: Token, offset: u32, len: usize) -> &[u8] {
+        &self.bytes[offset as usize..][..len.min(self.piece)]
+    }
+}
+
+/// Adds a burst that carries the first `len` bytes of a memory, with `header` bytes of each datagram in the batch itself,
+/// and returns its datagrams.
+pub(crate) fn add(
+    batch: &mut TxBatch,
+    mem: &Memory,
+    to: SocketAddr,
+    port: u16,
+    segment: usize,
+    len: usize,
+    header: usize,
+) -> Vec<Vec<u8>> {
+    let mut burst = batch.burst(to, SourcePort(port), segment);
+    let mut offset = 0;
+    let mut datagrams = Vec::new();
+    for datagram in mem.bytes[..len].chunks(segment) {
+        let header = header.min(datagram.len());
+        burst.inline(&datagram[..header]);
+        if header < datagram.len() {
+            burst.payload(Token(1), (offset + header) as u32, (datagram.len() - header) as u32);
+        }
+        offset += datagram.len();
+        datagrams.push(datagram.to_vec());
+    }
+    burst.finish();
+    datagrams
+}

@@ -1,0 +1,170 @@
+//! Coming, sharing and going: nothing stays behind, nobody is disturbed.
+
+mod common;
+
+#[path = "../src/sys/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a program of somebody else takes a part of it")]
+mod sys;
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Memory, Side, add, bed, meet, options, xdp, xdp_at};
+use srd_core::TxBatch;
+use srd_xdp::{OpenError, XdpDriver, XdpOptions, ZeroCopy};
+use testbed::{Family, Host, Pair};
+
+fn output(command: &mut Command) -> String {
+    let out = command.output().expect("the program starts");
+    assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).expect("text")
+}
+
+/// All that a driver could have changed at the cable's end.
+fn state(host: &Host) -> String {
+    let link = output(host.command("ip").args(["-d", "link", "show", "dev", "eth0"]));
+    link + &output(host.command("ethtool").args(["-k", "eth0"]))
+}
+
+/// Waits for the end's state to be as it was. Programs that other tests start at this moment hold copies of our descriptors
+/// until they run, and with them the XDP program.
+fn settles(host: &Host, before: &str) {
+    for _ in 0..100 {
+        if state(host) == before {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(state(host), before);
+}
+
+fn open(host: &Host, options: XdpOptions) -> Result<XdpDriver, OpenError> {
+    let addr = SocketAddr::new(host.ip(Family::V4), 0);
+    host.enter(|| XdpDriver::open(addr, options)).expect("the host is there")
+}
+
+#[test]
+fn the_interface_is_left_as_it_was() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder());
+    let before = [state(bed.host(0)), state(bed.host(1))];
+    for round in 0..20 {
+        let mut a = xdp(bed.host(0), Family::V4);
+        assert!(state(bed.host(0)).contains("xdp"), "attached");
+        if round % 5 == 0 {
+            let mut b = xdp(bed.host(1), Family::V4);
+            meet(&mut a, &mut b);
+        }
+    }
+    for (host, before) in bed.hosts().iter().zip(&before) {
+        settles(host, before);
+    }
+}
+
+#[test]
+fn drivers_share_the_program_and_the_last_one_takes_it_along() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    for host in bed.hosts() {
+        output(host.command("ethtool").args(["-L", "eth0", "rx", "2", "tx", "2"]));
+    }
+    let before = state(bed.host(1));
+    let mut a = xdp(bed.host(0), Family::V4);
+    assert_eq!(a.driver.info().queues, [0, 1]);
+    let one = |queue| {
+        let options = XdpOptions { first_queue: queue, queues: 1, ..options() };
+        xdp_at(bed.host(1), (bed.host(1).addr(), 0).into(), options)
+    };
+    let (mut b, mut c) = (one(0), one(1));
+    assert_eq!((&b.driver.info().queues[..], &c.driver.info().queues[..]), (&[0][..], &[1][..]));
+    meet(&mut a, &mut b);
+    meet(&mut a, &mut c);
+    // The sender's queues decide by which queue a datagram arrives; what comes by the other one goes through the kernel.
+    let mut exchange = |side: &mut Side<XdpDriver>| {
+        let before = side.stats();
+        let (mem, mut batch) = (Memory::new(8000), TxBatch::new());
+        let mut count = 0;
+        for port in 0..8 {
+            count += add(&mut batch, &mem, side.addr(), port, 1000, 8000, 8).len();
+        }
+        a.send(&batch, &mem);
+        side.receive(count);
+        let after = side.stats();
+        (after.rx_datagrams - before.rx_datagrams, after.udp.rx_datagrams - before.udp.rx_datagrams)
+    };
+    assert_eq!(exchange(&mut b), (32, 32), "half by AF_XDP, half by the kernel");
+    assert_eq!(exchange(&mut c), (32, 32), "half by AF_XDP, half by the kernel");
+    drop(b);
+    assert!(state(bed.host(1)).contains("xdp"), "still attached");
+    assert_eq!(exchange(&mut c), (32, 32), "half by AF_XDP, half by the kernel");
+    // The free queue can be had again.
+    let mut d = one(0);
+    assert_eq!(exchange(&mut d), (32, 32), "half by AF_XDP, half by the kernel");
+    drop((c, d));
+    drop(a);
+    settles(bed.host(1), &before);
+}
+
+#[test]
+fn a_taken_queue_is_said_to_be_taken() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder());
+    let _first = xdp(bed.host(0), Family::V4);
+    let e = open(bed.host(0), options()).expect_err("there is one queue only");
+    assert!(matches!(e, OpenError::QueuesTaken { queues: 1, .. }), "{e:?}");
+    assert!(e.to_string().contains("ethtool -L eth0"), "{e}");
+}
+
+#[test]
+fn a_program_of_somebody_else_is_left_alone() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder());
+    let free = state(bed.host(0));
+    let link = bed.host(0).enter(|| {
+        let index = nix::net::if_::if_nametoindex("eth0").expect("the cable");
+        // Returns XDP_PASS.
+        let code = [(0xb7, 2), (0x95, 0)].map(|(code, imm)| sys::Insn { code, regs: 0, off: 0, imm });
+        let program = sys::load(c"other", &code).expect("loaded");
+        sys::attach(&program, index, sys::Attached::Native).expect("attached")
+    });
+    let before = state(bed.host(0));
+    let e = open(bed.host(0), options()).expect_err("there is a program already");
+    assert!(matches!(&e, OpenError::Foreign { program, .. } if program == "other"), "{e:?}");
+    assert!(e.to_string().contains("ip link set dev eth0 xdp off"), "{e}");
+    assert_eq!(state(bed.host(0)), before);
+    drop(link);
+    settles(bed.host(0), &free);
+    open(bed.host(0), options()).expect("the place is free");
+}
+
+#[test]
+fn what_cannot_be_had_is_explained() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder());
+    let host = bed.host(0);
+    let before = state(host);
+    let says = |addr: &str, options: XdpOptions, text: &str| {
+        let addr: SocketAddr = addr.parse().expect("an address");
+        let e = host.enter(|| XdpDriver::open(addr, options)).expect("the host is there").expect_err(text);
+        assert!(e.to_string().contains(text), "'{text}' is not in: {e}");
+    };
+    says("127.0.0.1:0", options(), "loopback");
+    says("10.9.9.9:0", options(), "10.9.9.9");
+    says("10.0.0.1:0", XdpOptions { interface: Some("eth9".into()), ..options() }, "there is no interface eth9");
+    says("10.0.0.1:0", XdpOptions { interface: Some("lo".into()), ..options() }, "no Ethernet");
+    says("10.0.0.1:0", XdpOptions { zero_copy: ZeroCopy::Require, ..options() }, "no zero copy");
+    says("10.0.0.1:0", XdpOptions { queues: 0, ..options() }, "queues is 0");
+    says("10.0.0.1:0", XdpOptions { frames: 1000, ..options() }, "frames is 1000");
+    settles(host, &before);
+}

@@ -1,0 +1,181 @@
+//! What the kernel knew for us: VLANs, gateways, neighbours, addresses, and their changes.
+
+mod common;
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use common::{Side, bed, meet, options, udp, xdp, xdp_at};
+use srd_core::{Driver, Span};
+use srd_xdp::XdpDriver;
+use testbed::{Clos, Family, Host, Pair};
+
+fn ip(host: &Host, args: &str) {
+    let out = host.command("ip").args(args.split(' ')).output().expect("ip starts");
+    assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// Sends until it goes by AF_XDP and arrives, within bounds: news from the kernel take a moment.
+fn reaches(a: &mut Side<XdpDriver>, b: &mut Side<impl Driver + Send>, to: SocketAddr) {
+    for _ in 0..200 {
+        a.receive_until(1, Span::from_millis(2));
+        let before = a.stats().tx_datagrams;
+        a.say(to, "ping");
+        let got = b.receive_until(1, Span::from_millis(20));
+        if got.len() == 1 && a.stats().tx_datagrams == before + 1 {
+            return;
+        }
+    }
+    panic!("nothing arrives at {to} by AF_XDP: {:?}", a.stats());
+}
+
+#[test]
+fn vlans_are_tagged_and_untagged() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    let probe = bed.host(0).command("ip").args("link add link eth0 name eth0.6 type vlan id 6".split(' ')).output();
+    if String::from_utf8_lossy(&probe.expect("ip starts").stderr).contains("Unknown device type") {
+        eprintln!("skipped: this kernel has no VLAN devices (CONFIG_VLAN_8021Q)");
+        return;
+    }
+    for (i, host) in bed.hosts().iter().enumerate() {
+        ip(host, "link add link eth0 name eth0.7 type vlan id 7");
+        ip(host, "link set eth0.7 up");
+        ip(host, &format!("addr add 10.7.0.{}/24 dev eth0.7", i + 1));
+    }
+    let at = |i: u8| SocketAddr::from((Ipv4Addr::new(10, 7, 0, i + 1), 0));
+    let mut a = xdp_at(bed.host(0), at(0), options());
+    {
+        let mut b = xdp_at(bed.host(1), at(1), options());
+        assert_eq!(b.driver.info().interface, "eth0", "the interface below");
+        let to = b.addr();
+        reaches(&mut a, &mut b, to);
+        let to = a.addr();
+        reaches(&mut b, &mut a, to);
+        assert!(b.stats().rx_datagrams > 0, "{:?}", b.stats());
+    }
+    let driver = bed.host(1).enter(|| srd_udp::UdpDriver::bind(at(1), common::udp_options())).expect("a host");
+    let mut b = Side { host: bed.host(1).clone(), driver: driver.expect("bind") };
+    let to = b.addr();
+    reaches(&mut a, &mut b, to);
+    let before = a.stats().rx_datagrams;
+    b.say(a.addr(), "by the kernel");
+    assert_eq!(a.receive(1)[0].1, b"by the kernel");
+    assert_eq!(a.stats().rx_datagrams, before + 1, "taken from the tagged frame");
+}
+
+#[test]
+fn through_gateways() {
+    if !testbed::runs_here() {
+        return;
+    }
+    for family in [Family::V4, Family::V6] {
+        let bed = Clos::builder().spines(2).build().expect("a test bed");
+        let (mut a, mut b) = (xdp(bed.host(0), family), xdp(bed.host(2), family));
+        let (to_a, to_b) = (a.addr(), b.addr());
+        reaches(&mut a, &mut b, to_b);
+        reaches(&mut b, &mut a, to_a);
+    }
+}
+
+#[test]
+fn a_neighbour_with_a_new_card() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    let (mut a, mut b) = (xdp(bed.host(0), Family::V4), udp(bed.host(1), Family::V4));
+    meet(&mut a, &mut b);
+    let to = b.addr();
+    reaches(&mut a, &mut b, to);
+    ip(bed.host(1), "link set eth0 address 02:00:00:00:00:99");
+    // As if it had announced itself.
+    ip(bed.host(0), "neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud reachable");
+    reaches(&mut a, &mut b, to);
+    // Nobody knows the way any more: the kernel finds it.
+    ip(bed.host(0), "neigh flush dev eth0");
+    reaches(&mut a, &mut b, to);
+}
+
+#[test]
+fn routes_and_links_that_change() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    ip(bed.host(1), "addr add 10.5.0.1/32 dev eth0");
+    let mut a = xdp(bed.host(0), Family::V4);
+    let mut b = xdp_at(bed.host(1), "0.0.0.0:0".parse().expect("an address"), options());
+    let port = b.addr().port();
+    let to = (Ipv4Addr::new(10, 5, 0, 1), port).into();
+    a.say(to, "no route");
+    assert!(b.receive_until(1, Span::from_millis(20)).is_empty());
+    assert_eq!(a.stats().tx_datagrams, 0);
+    ip(bed.host(0), "route add 10.5.0.0/16 via 10.0.0.2");
+    reaches(&mut a, &mut b, to);
+    assert!(b.stats().rx_datagrams > 0, "{:?}", b.stats());
+    ip(bed.host(0), "link set eth0 down");
+    a.receive_until(1, Span::from_millis(5));
+    a.say(to, "into the void");
+    ip(bed.host(0), "link set eth0 up");
+    ip(bed.host(0), "route replace 10.5.0.0/16 via 10.0.0.2");
+    reaches(&mut a, &mut b, to);
+    // An address that comes later is ours, too.
+    ip(bed.host(1), "addr add 10.5.0.2/32 dev eth0");
+    let to = (Ipv4Addr::new(10, 5, 0, 2), port).into();
+    b.receive_until(1, Span::from_millis(5));
+    let before = b.stats().rx_datagrams;
+    reaches(&mut a, &mut b, to);
+    reaches(&mut a, &mut b, to);
+    assert!(b.stats().rx_datagrams > before, "{:?}", b.stats());
+}
+
+#[test]
+fn other_ports_and_addresses_are_the_kernels() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    ip(bed.host(1), "addr add 10.0.0.77/24 dev eth0");
+    let (mut a, mut b) = (xdp(bed.host(0), Family::V4), xdp(bed.host(1), Family::V4));
+    meet(&mut a, &mut b);
+    let plain = |at: SocketAddr| {
+        let socket = bed.host(1).enter(|| UdpSocket::bind(at)).expect("a host").expect("bind");
+        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+        socket
+    };
+    // Another port, and the same port at another address of the same interface.
+    for at in ["10.0.0.2:0".parse().expect("an address"), ([10, 0, 0, 77], b.addr().port()).into()] {
+        let socket = plain(at);
+        a.say(socket.local_addr().expect("bound"), "for somebody else");
+        let mut buffer = [0; 64];
+        let (n, _) = socket.recv_from(&mut buffer).expect("it arrives");
+        assert_eq!(&buffer[..n], b"for somebody else");
+    }
+    assert!(b.receive_until(1, Span::from_millis(5)).is_empty());
+}
+
+#[test]
+fn link_local_addresses() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    for (i, host) in bed.hosts().iter().enumerate() {
+        ip(host, &format!("addr add fe80::{}/64 dev eth0 nodad", i + 1));
+    }
+    let index = |i: usize| bed.host(i).enter(|| nix::net::if_::if_nametoindex("eth0")).expect("a host").expect("eth0");
+    let at = |i: usize| format!("[fe80::{}%{}]:0", i + 1, index(i)).parse::<SocketAddr>().expect("an address");
+    let (mut a, mut b) = (xdp_at(bed.host(0), at(0), options()), xdp_at(bed.host(1), at(1), options()));
+    let mut to = at(1);
+    let SocketAddr::V6(inner) = &mut to else { unreachable!("an IPv6 address") };
+    inner.set_scope_id(index(0));
+    inner.set_port(b.addr().port());
+    reaches(&mut a, &mut b, to);
+    a.say(to, "who");
+    let (meta, _) = b.receive(1).remove(0);
+    let SocketAddr::V6(from) = meta.from else { unreachable!("an IPv6 address") };
+    assert_eq!((from.scope_id(), from.ip().to_string()), (index(1), "fe80::1".into()));
+}

@@ -1,0 +1,223 @@
+//! Datagrams arrive as they were sent, between drivers of both kinds.
+
+mod common;
+
+use common::{Memory, Side, add, bed, meet, options, udp, xdp, xdp_at};
+use srd_core::{Driver, Ecn, SourcePort, TxBatch};
+use srd_xdp::XdpDriver;
+use testbed::{Family, Pair};
+
+/// Segment, length, bytes of each datagram in the batch itself.
+type Shape = (usize, usize, usize);
+
+const SMALL: [Shape; 8] = [
+    (1, 1, 0),
+    (64, 64, 64),
+    (64, 64 * 64 + 1, 32),
+    (33, 33 * 20, 7),
+    (1400, 1400, 20),
+    (1400, 64_400, 48),
+    (1400, 4201, 48),
+    (1452, 14_520, 1452),
+];
+const JUMBO: [Shape; 5] =
+    [(3700, 37_000, 64), (4050, 40_500, 0), (8100, 64_800, 33), (8952, 62_664, 64), (8952, 60_000, 8952)];
+
+/// Sends bursts of all shapes from `a` to `b` and compares bytes and boundaries. Returns the number of datagrams.
+fn exchange<A: Driver + Send, B: Driver + Send>(a: &mut Side<A>, b: &mut Side<B>, shapes: &[Shape]) -> u64 {
+    let mut count = 0;
+    for piece in [65_000, 111] {
+        let mem = Memory { piece, ..Memory::new(65_000) };
+        let mut batch = TxBatch::new();
+        for (i, &(segment, len, header)) in shapes.iter().enumerate() {
+            batch.clear();
+            let sent = add(&mut batch, &mem, b.addr(), i as u16, segment, len, header);
+            a.send(&batch, &mem);
+            let got: Vec<_> = b.receive(sent.len()).into_iter().map(|(_, bytes)| bytes).collect();
+            assert!(got == sent, "burst of {len} bytes in datagrams of {segment}, pieces of {piece}");
+            count += sent.len() as u64;
+        }
+    }
+    count
+}
+
+#[test]
+fn both_by_af_xdp() {
+    if !testbed::runs_here() {
+        return;
+    }
+    for family in [Family::V4, Family::V6] {
+        let bed = bed(Pair::builder().mtu(1500));
+        let (mut a, mut b) = (xdp(bed.host(0), family), xdp(bed.host(1), family));
+        meet(&mut a, &mut b);
+        let (before_a, before_b) = (a.stats(), b.stats());
+        let sent = exchange(&mut a, &mut b, &SMALL);
+        assert_eq!(a.stats().tx_fallbacks, before_a.tx_fallbacks, "all by AF_XDP");
+        assert_eq!(a.stats().tx_datagrams - before_a.tx_datagrams, sent);
+        assert_eq!(b.stats().rx_datagrams - before_b.rx_datagrams, sent);
+        assert_eq!(b.stats().udp.rx_datagrams, before_b.udp.rx_datagrams);
+    }
+}
+
+#[test]
+fn jumbo_datagrams_span_frames() {
+    if !testbed::runs_here() {
+        return;
+    }
+    for family in [Family::V4, Family::V6] {
+        let bed = bed(Pair::builder().mtu(9000));
+        let (mut a, mut b) = (xdp(bed.host(0), family), xdp(bed.host(1), family));
+        assert!(a.driver.info().multi_buffer, "{:?}", a.driver.info());
+        let max =
+            |side: &mut Side<XdpDriver>, to| side.host.clone().enter(|| side.driver.max_datagram(to)).expect("a host");
+        assert_eq!(max(&mut a, b.addr()), if family == Family::V4 { 8972 } else { 8952 });
+        meet(&mut a, &mut b);
+        let before = a.stats();
+        let sent = exchange(&mut a, &mut b, &JUMBO) + exchange(&mut a, &mut b, &SMALL);
+        assert_eq!(a.stats().tx_datagrams - before.tx_datagrams, sent, "{:?}", a.stats());
+    }
+}
+
+#[test]
+fn without_jumbo_long_datagrams_go_through_the_kernel() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(9000));
+    let addr = |i: usize| (bed.host(i).addr(), 0).into();
+    let mut a = xdp_at(bed.host(0), addr(0), srd_xdp::XdpOptions { jumbo: false, ..options() });
+    let mut b = xdp_at(bed.host(1), addr(1), srd_xdp::XdpOptions { jumbo: false, ..options() });
+    assert!(!a.driver.info().multi_buffer);
+    assert!(a.driver.max_datagram(b.addr()) < 4096);
+    meet(&mut a, &mut b);
+    let before = b.stats();
+    exchange(&mut a, &mut b, &JUMBO);
+    let after = b.stats();
+    assert!(after.udp.rx_datagrams > before.udp.rx_datagrams && after.rx_datagrams > before.rx_datagrams, "{after:?}");
+    assert_eq!(after.rx_too_long, 0);
+}
+
+#[test]
+fn mixed_with_kernel_udp() {
+    if !testbed::runs_here() {
+        return;
+    }
+    for (family, offload) in [(Family::V4, true), (Family::V6, true), (Family::V4, false), (Family::V6, false)] {
+        let bed = bed(Pair::builder().mtu(1500).offload(offload));
+        let (mut a, mut b) = (xdp(bed.host(0), family), udp(bed.host(1), family));
+        meet(&mut a, &mut b);
+        let before = a.stats();
+        let there = exchange(&mut a, &mut b, &SMALL);
+        let back = exchange(&mut b, &mut a, &SMALL);
+        let after = a.stats();
+        assert_eq!(after.tx_datagrams - before.tx_datagrams, there);
+        assert_eq!(after.rx_datagrams - before.rx_datagrams, back, "{after:?}");
+        // The kernel leaves checksums to the device's hardware, unless the cable carries real frames.
+        let partial = after.rx_partial_checksums - before.rx_partial_checksums;
+        assert_eq!(partial > 0, offload, "{partial} of {back} partial");
+        assert_eq!(after.rx_bad_checksums, 0);
+    }
+}
+
+#[test]
+fn what_the_network_says_about_a_datagram() {
+    if !testbed::runs_here() {
+        return;
+    }
+    for family in [Family::V4, Family::V6] {
+        let bed = bed(Pair::builder().mtu(1500));
+        let any = if family == Family::V4 { "0.0.0.0:0" } else { "[::]:0" };
+        let any: std::net::SocketAddr = any.parse().expect("an address");
+        let mut a = xdp(bed.host(0), family);
+        let mut b = xdp_at(bed.host(1), any, options());
+        let to = (bed.host(1).ip(family), b.addr().port()).into();
+        a.say(to, "resolve");
+        b.receive(1);
+        a.receive_until(1, srd_core::Span::from_millis(5));
+        let before = b.stats().rx_datagrams;
+        for (ect, ecn) in [(true, Ecn::Ect), (false, Ecn::NotEct)] {
+            let mut batch = TxBatch::new();
+            let mut burst = batch.burst(to, SourcePort(3), 10).ect(ect);
+            burst.inline(b"0123456789");
+            burst.finish();
+            a.send(&batch, &Memory::new(0));
+            let (meta, bytes) = b.receive(1).remove(0);
+            assert_eq!((meta.ecn, &bytes[..]), (ecn, &b"0123456789"[..]));
+            let port = a.driver.port_number(SourcePort(3)).expect("used");
+            assert_eq!(meta.from, (bed.host(0).ip(family), port).into());
+            assert_eq!(meta.to, Some(bed.host(1).ip(family)));
+            assert!(meta.at <= b.driver.now());
+        }
+        assert_eq!(b.stats().rx_datagrams - before, 2, "both by AF_XDP");
+    }
+}
+
+#[test]
+fn loopback_goes_through_the_kernel() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder());
+    let mut a = xdp(bed.host(0), Family::V4);
+    let me = a.addr();
+    a.say(me, "to myself");
+    assert_eq!(a.receive(1)[0].1, b"to myself");
+    assert_eq!((a.stats().tx_datagrams, a.stats().tx_fallbacks), (0, 1));
+}
+
+#[test]
+fn bursts_longer_than_the_ring() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    let few = |host: usize, frames| {
+        let options = srd_xdp::XdpOptions { frames, ..options() };
+        xdp_at(bed.host(host), (bed.host(host).addr(), 0).into(), options)
+    };
+    let (mut a, mut b) = (few(0, 64), few(1, 4096));
+    meet(&mut a, &mut b);
+    let mem = Memory::new(65_000);
+    let mut batch = TxBatch::new();
+    let mut sent = Vec::new();
+    for port in 0..30 {
+        sent.extend(add(&mut batch, &mem, b.addr(), port, 1000, 65_000, 24));
+    }
+    a.send(&batch, &mem);
+    let got: Vec<_> = b.receive(sent.len()).into_iter().map(|(_, bytes)| bytes).collect();
+    assert!(got == sent, "{:?}", a.stats());
+    let stats = a.stats();
+    assert!(stats.tx_datagrams >= sent.len() as u64 && stats.tx_dropped == 0, "{stats:?}");
+}
+
+#[test]
+fn steady_state_allocates_nothing() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    let (mut a, mut b) = (xdp(bed.host(0), Family::V4), xdp(bed.host(1), Family::V4));
+    meet(&mut a, &mut b);
+    let mem = Memory::new(60_000);
+    let (mut bulk, mut small) = (TxBatch::new(), TxBatch::new());
+    add(&mut bulk, &mem, b.addr(), 0, 1400, 60_000, 40);
+    add(&mut small, &mem, b.addr(), 1, 64, 640, 40);
+    // Opens the sockets behind the source ports.
+    a.send(&bulk, &mem);
+    a.send(&small, &mem);
+    b.receive(53);
+    let (a, b) = (&mut a.driver, &mut b.driver);
+    let mut round = || {
+        for (batch, datagrams) in [(&bulk, 43), (&small, 10)] {
+            a.send(batch, &mem).expect("send");
+            let mut count = 0;
+            while count < datagrams {
+                b.now();
+                count += b.recv(&mut |_, _| {}).expect("receive");
+            }
+        }
+    };
+    round();
+    let info = allocation_counter::measure(|| (0..100).for_each(|_| round()));
+    assert_eq!(info.count_total, 0, "{info:?}");
+}

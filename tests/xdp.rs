@@ -1,0 +1,286 @@
+//! The command over AF_XDP, on hosts of a test bed: alone and mixed with kernel UDP, beside other traffic, killed at any time,
+//! and seen from the wire.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use testbed::{Clos, Family, Host, Pair};
+
+const SRD: &str = env!("CARGO_BIN_EXE_srd");
+
+/// A program that runs until it is dropped.
+struct Running {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Running {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        Running { child, stderr }
+    }
+
+    /// Reads standard error up to a line that contains `text`.
+    fn says(&mut self, text: &str) -> String {
+        let mut said = String::new();
+        loop {
+            let mut line = String::new();
+            let n = self.stderr.read_line(&mut line).expect("a line");
+            assert!(n > 0, "it ended without saying '{text}': {said}");
+            if line.contains(text) {
+                return line;
+            }
+            said += &line;
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("it runs");
+    }
+
+    /// Waits for its end; its exit code and standard output.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut out = String::new();
+        self.child.stdout.take().expect("a pipe").read_to_string(&mut out).expect("text");
+        (self.child.wait().expect("its end").code(), out)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already, which is what we want.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server, and where it listens.
+fn server(host: &Host, family: Family, args: &[&str]) -> (Running, SocketAddr) {
+    let bind = host.ip(family).to_string();
+    let fixed = ["perf", "server", "--port", "0", "--json", "--mode", "sleep", "--bind", &bind];
+    let mut running = Running::start(host.command(SRD).args(fixed).args(args));
+    let line = running.says("listening on");
+    let addr = line.trim_end().rsplit(' ').next().expect("the last word").parse().expect("an address");
+    (running, addr)
+}
+
+fn client(host: &Host, test: &str, server: SocketAddr, args: &[&str]) -> Command {
+    let mut command = host.command(SRD);
+    command.args(["perf", test, &server.to_string(), "--json", "--mode", "sleep", "--warmup", "0.05"]).args(args);
+    command
+}
+
+/// Runs it to its end, which is good, and returns its report.
+fn report(command: &mut Command) -> Value {
+    let out = command.output().expect("it starts");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{command:?}: {stderr}");
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {stderr}"))
+}
+
+fn output(command: &mut Command) -> String {
+    let out = command.output().expect("the program starts");
+    let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{command:?}: {stdout}{stderr}");
+    stdout.into_owned()
+}
+
+fn has_program(host: &Host) -> bool {
+    output(host.command("ip").args(["link", "show", "dev", "eth0"])).contains("xdp")
+}
+
+#[test]
+fn every_pair_of_drivers_gets_along() {
+    if !testbed::runs_here() {
+        return;
+    }
+    for (mtu, family) in [(1500, Family::V4), (9000, Family::V6)] {
+        for (here, there) in [("xdp", "xdp"), ("xdp", "udp"), ("udp", "xdp")] {
+            let bed = Pair::builder().mtu(mtu).build().expect("a test bed");
+            let (server, addr) = server(bed.host(1), family, &["--driver", there]);
+            for (test, args) in [
+                ("lat", &["--size", "64"][..]),
+                ("rate", &["--size", "64", "--depth", "256"]),
+                ("bw", &["--size", "64k", "--depth", "32", "--bidir"]),
+            ] {
+                let fixed = ["--driver", here, "--time", "0.2"];
+                let report = report(client(bed.host(0), test, addr, &fixed).args(args));
+                assert_eq!((&report["complete"], report["driver"].as_str()), (&Value::Bool(true), Some(here)));
+                assert!(report["messages"].as_u64() > Some(100), "{here} to {there}, {test}: {report:#}");
+            }
+            assert_eq!([has_program(bed.host(0)), has_program(bed.host(1))], [false, there == "xdp"]);
+            server.signal(Signal::SIGINT);
+            let (code, out) = server.end();
+            assert_eq!(code, Some(130), "{out}");
+            assert!(!has_program(bed.host(1)), "detached by an interrupt");
+        }
+    }
+}
+
+#[test]
+fn killed_at_any_time_it_leaves_nothing() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().build().expect("a test bed");
+    for round in 0..10 {
+        let (server, addr) = server(bed.host(1), Family::V4, &["--driver", "xdp"]);
+        let args = ["--driver", "xdp", "--time", "30"];
+        let client = (round % 2 == 0).then(|| Running::start(&mut client(bed.host(0), "bw", addr, &args)));
+        assert!(has_program(bed.host(1)));
+        for running in client.into_iter().chain([server]) {
+            running.signal(Signal::SIGKILL);
+            running.end();
+        }
+        assert!(!has_program(bed.host(0)) && !has_program(bed.host(1)), "detached by SIGKILL");
+    }
+    output(bed.host(0).command("ping").args(["-c", "3", "-i", "0.05", "-W", "2", &bed.host(1).addr().to_string()]));
+}
+
+#[test]
+fn ping_and_iperf3_get_through_meanwhile() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().mtu(1500).build().expect("a test bed");
+    let to = bed.host(1).addr().to_string();
+    let (_server, addr) = server(bed.host(1), Family::V4, &["--driver", "xdp"]);
+    let mut transfer = client(bed.host(0), "bw", addr, &["--driver", "xdp", "--time", "2", "--size", "64k"]);
+    let transfer = Running::start(&mut transfer);
+    let mut iperf =
+        Running::start(bed.host(1).command("iperf3").args(["-s", "-1", "--forceflush", "--logfile", "/dev/stderr"]));
+    iperf.says("listening on");
+    let text = output(bed.host(0).command("timeout").args(["60", "iperf3", "-c", &to, "-t", "1", "-J"]));
+    let tcp: Value = serde_json::from_str(&text).expect("a report");
+    assert!(tcp["end"]["sum_received"]["bytes"].as_u64() > Some(1_000_000), "{tcp:#}");
+    let pings = output(bed.host(0).command("ping").args(["-c", "20", "-i", "0.02", "-W", "2", &to]));
+    assert!(pings.contains(" 0% packet loss"), "{pings}");
+    let (code, out) = transfer.end();
+    let report: Value = serde_json::from_str(&out).expect("a report");
+    assert_eq!((code, &report["complete"]), (Some(0), &Value::Bool(true)), "{report:#}");
+}
+
+#[test]
+fn a_spine_that_swallows_packets_costs_paths_and_no_messages() {
+    if !testbed::runs_here() {
+        return;
+    }
+    for (here, there) in [("xdp", "xdp"), ("udp", "xdp")] {
+        let bed = Clos::builder().spines(4).mtu(1500).build().expect("a test bed");
+        let (_server, addr) = server(bed.host(2), Family::V4, &["--driver", there]);
+        let args = ["--driver", here, "--time", "2", "--size", "16k", "--depth", "16", "--cc", "fixed:200M"];
+        let transfer = Running::start(&mut client(bed.host(0), "bw", addr, &args));
+        // Once half a second's worth of packets has crossed the spine, it goes silent.
+        let crossed = || bed.link_stats().expect("counters").iter().map(|link| link.packets).sum::<u64>();
+        for _ in 0..500 {
+            if crossed() > 4000 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bed.hole_spine(1).expect("a hole");
+        let (code, out) = transfer.end();
+        let report: Value = serde_json::from_str(&out).expect("a report");
+        assert_eq!((code, &report["complete"]), (Some(0), &Value::Bool(true)), "{report:#}");
+        assert!(report["counters"]["client"]["paths_replaced"].as_u64() > Some(0), "{report:#}");
+    }
+}
+
+/// What tshark says of all packets of a transfer, seen by the switch next to the client.
+fn seen_on_the_wire(family: Family, driver: &str) -> BTreeSet<String> {
+    let bed = Clos::builder().spines(1).mtu(1500).offload(false).build().expect("a test bed");
+    let (_server, addr) = server(bed.host(2), family, &["--driver", driver]);
+    let file = std::env::temp_dir().join(format!("{}-{driver}-{family:?}.pcap", bed.id()));
+    let path = file.to_str().expect("a name of letters");
+    let namespace = bed.host(0).namespace().replace("-h0", "-l0");
+    let capture = ["netns", "exec", &namespace, "dumpcap", "-q", "-i", "h0", "-f", "udp", "-w", path];
+    let mut capture = Running::start(Command::new("ip").args(capture));
+    capture.says("File:");
+    let args = ["--driver", driver, "--iters", "50", "--size", "3000", "--depth", "4"];
+    report(&mut client(bed.host(0), "bw", addr, &args));
+    capture.signal(Signal::SIGINT);
+    capture.end();
+    let fields = [
+        "eth.type",
+        "ip.version",
+        "ip.hdr_len",
+        "ip.dsfield",
+        "ip.flags",
+        "ip.frag_offset",
+        "ip.ttl",
+        "ip.checksum.status",
+        "ipv6.version",
+        "ipv6.tclass",
+        "ipv6.hlim",
+        "ipv6.nxt",
+        "udp.checksum.status",
+        "ip.src",
+        "ip.dst",
+        "ipv6.src",
+        "ipv6.dst",
+        "_ws.malformed",
+        "_ws.expert.message",
+    ];
+    let mut tshark = Command::new("tshark");
+    // Headers only: the ports are chosen at random, and some are other protocols' to tshark.
+    tshark.args(["-d", "udp.port==1-65535,data"]);
+    tshark.args(["-r", path, "-T", "fields", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]);
+    for field in fields {
+        tshark.args(["-e", field]);
+    }
+    let seen = output(&mut tshark);
+    let _ = std::fs::remove_file(&file);
+    assert!(seen.lines().count() > 100, "{seen}");
+    seen.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_wire_looks_alike_with_both_drivers() {
+    if !testbed::runs_here() {
+        return;
+    }
+    for family in [Family::V4, Family::V6] {
+        let [udp, xdp] = ["udp", "xdp"].map(|driver| seen_on_the_wire(family, driver));
+        assert_eq!(udp, xdp);
+        // Good checksums, as tshark counts.
+        assert!(xdp.iter().all(|packet| packet.split('\t').nth(12) == Some("1")), "{xdp:?}");
+    }
+}
+
+#[test]
+fn auto_takes_udp_where_the_kernel_would_copy() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().build().expect("a test bed");
+    let (_server, addr) = server(bed.host(1), Family::V4, &["--driver", "udp"]);
+    let out = client(bed.host(0), "lat", addr, &["--driver", "auto", "--iters", "10"]).output().expect("it starts");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(stderr.contains("using kernel UDP: eth0 has no zero copy") && stderr.lines().count() == 1, "{stderr}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect("a report");
+    assert_eq!(report["driver"], "udp");
+}
+
+#[test]
+fn without_privilege_it_says_what_is_missing() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().build().expect("a test bed");
+    let to = bed.host(1).addr().to_string();
+    // Nobody's capabilities, in the host's namespace.
+    let mut command = bed.host(0).command("setpriv");
+    command.args(["--bounding-set", "-all", "--inh-caps", "-all", "--reuid", "65534", "--clear-groups"]);
+    let out = command.args([SRD, "perf", "lat", &to, "--driver", "xdp"]).output().expect("it starts");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("CAP_NET_ADMIN") && stderr.lines().count() == 1, "{stderr}");
+}

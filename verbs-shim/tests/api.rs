@@ -1,0 +1,264 @@
+//! The safe interface, over loopback.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use verbs_shim::api::*;
+use verbs_shim::card::{CardError, Opcode, Status};
+
+/// A device with everything to talk.
+struct Side {
+    qp: QueuePair<Srd>,
+    cq: CompletionQueue,
+    pd: Pd,
+    device: Device,
+}
+
+fn side() -> Side {
+    let device = Device::loopback().expect("a card on loopback");
+    let (pd, cq) = (device.pd().unwrap(), device.cq(64).unwrap());
+    let qp = pd.srd(&cq).build().unwrap();
+    Side { qp, cq, pd, device }
+}
+
+fn pair() -> (Side, Side, Target, Target) {
+    let (a, b) = (side(), side());
+    let (to_b, to_a) = (a.pd.target(b.qp.address()).unwrap(), b.pd.target(a.qp.address()).unwrap());
+    (a, b, to_b, to_a)
+}
+
+fn next(cq: &CompletionQueue) -> Completion {
+    cq.wait(Some(Duration::from_secs(30))).unwrap().expect("a completion in time")
+}
+
+fn filled(pd: &Pd, len: usize, with: u8) -> Buf {
+    let mut buf = pd.buf(len).unwrap();
+    buf.fill(with);
+    buf
+}
+
+#[test]
+fn buffers_go_and_come_back() {
+    let (a, b, to_b, _to_a) = pair();
+    let posted = b.qp.recv(b.pd.buf(1000).unwrap()).unwrap();
+    let sent = a.qp.send_imm(&to_b, filled(&a.pd, 700, 3), 9).unwrap();
+    let done = next(&a.cq).ok().unwrap();
+    assert_eq!((done.id, done.kind, done.buf.as_deref()), (Some(sent), Opcode::Send, Some(&[3; 700][..])));
+    let got = next(&b.cq).ok().unwrap();
+    assert_eq!((got.id, got.kind, got.imm), (Some(posted), Opcode::Recv, Some(9)));
+    let from = got.source.unwrap();
+    let handle = b.pd.address_handle(a.device.gid()).unwrap();
+    assert_eq!((from.gid, from.qpn, from.ah), (a.device.gid(), a.qp.address().qpn, Some(handle.number())));
+    let mut buf = got.buf.unwrap();
+    assert_eq!((&buf[..], buf.capacity()), (&[3; 700][..], 1000));
+    // And again, with all of it.
+    buf.set_len(1000);
+    b.qp.recv(buf).unwrap();
+    a.qp.send_inline(&to_b, b"inline", None).unwrap();
+    assert!(next(&a.cq).ok().unwrap().buf.is_none());
+    assert_eq!(next(&b.cq).ok().unwrap().buf.as_deref(), Some(&b"inline"[..]));
+}
+
+#[test]
+fn windows_are_read_and_written_by_peers() {
+    let (a, b, to_b, _to_a) = pair();
+    let window = b.pd.window(100_000, true, true).unwrap();
+    window.write(10, &[5; 90_000]);
+    a.qp.read(&to_b, a.pd.buf(99_000).unwrap(), window.remote()).unwrap();
+    let read = next(&a.cq).ok().unwrap().buf.unwrap();
+    assert!(read[..10].iter().all(|b| *b == 0) && read[10..90_010].iter().all(|b| *b == 5));
+    b.qp.recv(b.pd.buf(0).unwrap()).unwrap();
+    a.qp.write(&to_b, read, window.remote().slice(500..99_500), Some(4)).unwrap();
+    next(&a.cq).ok().unwrap();
+    let told = next(&b.cq).ok().unwrap();
+    assert_eq!((told.kind, told.imm, told.written), (Opcode::RecvRdmaWithImm, Some(4), 99_000));
+    let mut there = vec![1; 1000];
+    window.read(0, &mut there);
+    assert!(there[..10].iter().chain(&there[500..510]).all(|b| *b == 0));
+    assert!(there[10..500].iter().chain(&there[510..]).all(|b| *b == 5));
+    let read_only = b.pd.window(100, true, false).unwrap();
+    a.qp.write(&to_b, filled(&a.pd, 10, 1), read_only.remote(), None).unwrap();
+    let error = next(&a.cq).ok().unwrap_err();
+    assert_eq!(error.0.status, Status::BadAddress);
+    assert!(error.to_string().contains("REMOTE_ERROR_BAD_ADDRESS (7)"), "{error}");
+    // A window that is gone cannot be reached.
+    let gone = window.remote();
+    drop(window);
+    a.qp.write(&to_b, error.0.buf.unwrap(), gone, None).unwrap();
+    assert_eq!(next(&a.cq).status, Status::BadAddress);
+}
+
+#[test]
+fn refused_requests_return_their_buffers() {
+    let (a, b, to_b, _to_a) = pair();
+    let long = filled(&a.pd, a.device.max_message() + 1, 0);
+    a.qp.send(&to_b, long).unwrap();
+    assert_eq!(next(&a.cq).ok().unwrap_err().0.status, Status::LocalBadLength);
+    let mut bufs = a.pd.bufs(17, 10).unwrap();
+    let last = bufs.pop().unwrap();
+    for buf in bufs {
+        a.qp.send(&to_b, buf).unwrap();
+    }
+    let refused = a.qp.send(&to_b, last).unwrap_err();
+    assert!(matches!(refused.error, CardError::NoMemory(_)));
+    assert_eq!(refused.buf.map(|b| b.capacity()), Some(10));
+    let refused = a.qp.send_inline(&to_b, &[0; 33], None).unwrap_err();
+    assert!(matches!(refused.error, CardError::Invalid(_)));
+    let window = b.pd.window(10, false, true).unwrap().remote();
+    let refused = a.qp.write(&to_b, filled(&a.pd, 11, 0), window, None).unwrap_err();
+    assert!(refused.to_string().contains("longer than the remote range"));
+    // A handle of someone else means nothing here.
+    let other = a.device.pd().unwrap().target(b.qp.address()).unwrap();
+    assert!(a.qp.send_inline(&other, b"", None).is_err());
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_and_one_that_is_too_short() {
+    let (a, b, to_b, _to_a) = pair();
+    let impatient = a.pd.srd(&a.cq).depth(4, 4).rnr_retry(1).build().unwrap();
+    let sent = impatient.send(&to_b, filled(&a.pd, 100, 1)).unwrap();
+    let error = next(&a.cq).ok().unwrap_err();
+    assert_eq!((error.0.id, error.0.status), (Some(sent), Status::Rnr));
+    b.qp.recv(b.pd.buf(99).unwrap()).unwrap();
+    impatient.send(&to_b, error.0.buf.unwrap()).unwrap();
+    let done = next(&a.cq);
+    assert_eq!(done.status, Status::RemoteBadLength);
+    let mut buf = done.buf.unwrap();
+    buf.set_len(99);
+    impatient.send(&to_b, buf).unwrap();
+    next(&a.cq).ok().unwrap();
+    assert_eq!(next(&b.cq).ok().unwrap().buf.unwrap().len(), 99, "the receive was still there");
+}
+
+#[test]
+fn completion_queues_have_room_for_all_that_can_complete() {
+    let device = Device::loopback().unwrap();
+    let (pd, cq) = (device.pd().unwrap(), device.cq(64).unwrap());
+    let first = pd.srd(&cq).depth(16, 16).build().unwrap();
+    let second = pd.srd(&cq).depth(16, 16).build().unwrap();
+    let error = pd.srd(&cq).depth(1, 1).build().unwrap_err();
+    assert!(error.to_string().contains("too small"), "{error}");
+    let more = device.cq(64).unwrap();
+    pd.srd(&more).depth(64, 1).build().unwrap_err();
+    drop((first, second));
+    pd.srd(&more).depth(32, 64).recv_cq(&cq).build().unwrap();
+}
+
+#[test]
+fn everything_may_go_in_any_order() {
+    for order in 0..6 {
+        let (a, b, to_b, to_a) = pair();
+        // Some is under way, and some completions are unread.
+        for n in 0..8 {
+            b.qp.recv(b.pd.buf(100).unwrap()).unwrap();
+            a.qp.send(&to_b, filled(&a.pd, 50 + 5 * n, 1)).unwrap();
+        }
+        let _ = b.cq.poll();
+        let Side { qp, cq, pd, device } = a;
+        match order {
+            0 => drop((qp, cq, pd, device, to_b, to_a)),
+            1 => drop((device, pd, cq, to_b, qp)),
+            2 => drop((to_b, device, qp, pd, cq)),
+            3 => drop((cq, device, to_b, pd, qp)),
+            4 => {
+                drop(qp);
+                assert!(cq.wait(Some(Duration::from_millis(20))).unwrap().is_none(), "what was cancelled is silent");
+            }
+            // A handle that is dropped lives as long as its requests.
+            _ => {
+                drop(to_b);
+                for _ in 0..3 {
+                    assert_eq!(next(&cq).status, Status::Ok);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn datagrams_show_their_payload_only() {
+    let (a, b) = (side(), side());
+    let (qa, qb) = (a.pd.ud(&a.cq).depth(4, 4).build().unwrap(), b.pd.ud(&b.cq).depth(4, 4).build().unwrap());
+    let to_b = a.pd.target(qb.address()).unwrap();
+    assert!(qb.recv(b.pd.buf(39).unwrap()).is_err());
+    qb.recv(b.pd.buf(140).unwrap()).unwrap();
+    qa.send(&to_b, filled(&a.pd, 100, 8)).unwrap();
+    next(&a.cq).ok().unwrap();
+    let got = next(&b.cq).ok().unwrap();
+    assert_eq!(got.buf.as_deref(), Some(&[8; 100][..]));
+    // Its contents can be sent on as they are.
+    let back = b.pd.address_handle(got.source.unwrap().gid).unwrap().qp(qa.address().qpn, qa.address().qkey);
+    qa.recv(a.pd.buf(140).unwrap()).unwrap();
+    qb.send(&back, got.buf.unwrap()).unwrap();
+    assert_eq!(next(&a.cq).ok().unwrap().buf.as_deref(), Some(&[8; 100][..]));
+}
+
+#[test]
+fn unsolicited_writes_take_no_receive() {
+    let (a, b) = (side(), side());
+    let qa = a.pd.srd(&a.cq).depth(8, 1).unsolicited_writes().build().unwrap();
+    let qb = b.pd.srd(&b.cq).depth(8, 1).unsolicited_writes().build().unwrap();
+    let (to_b, _to_a) = (a.pd.target(qb.address()).unwrap(), b.pd.target(qa.address()).unwrap());
+    let window = b.pd.window(100, false, true).unwrap();
+    qa.write(&to_b, filled(&a.pd, 10, 1), window.remote(), Some(6)).unwrap();
+    next(&a.cq).ok().unwrap();
+    let told = next(&b.cq).ok().unwrap();
+    assert_eq!((told.id, told.imm, told.written, told.buf.is_none()), (None, Some(6), 10, true));
+    assert!(!b.cq.overrun());
+    // One that does not expect it refuses it.
+    let (to_plain, buf) = (a.pd.target(b.qp.address()).unwrap(), a.pd.buf(1).unwrap());
+    qa.write(&to_plain, buf, window.remote(), Some(6)).unwrap();
+    assert_eq!(next(&a.cq).status, Status::FeatureMismatch);
+    // And whoever never reads loses some, which shows.
+    for n in 0..200 {
+        qa.write(&to_b, a.pd.buf(1).unwrap(), window.remote(), Some(n)).unwrap();
+        next(&a.cq).ok().unwrap();
+    }
+    assert!(b.cq.overrun());
+    assert_eq!(std::iter::from_fn(|| b.cq.poll()).count(), 64);
+}
+
+#[test]
+fn a_file_descriptor_tells_of_completions() {
+    let (a, b, to_b, _to_a) = pair();
+    b.qp.recv(b.pd.buf(100).unwrap()).unwrap();
+    assert!(!b.cq.arm());
+    a.qp.send_inline(&to_b, b"x", None).unwrap();
+    let mut fds = [PollFd::new(b.cq.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(nix::poll::poll(&mut fds, PollTimeout::from(30_000u16)).unwrap(), 1);
+    assert!(b.cq.arm(), "it is there already");
+    b.cq.poll().unwrap().ok().unwrap();
+    let start = Instant::now();
+    assert!(b.cq.wait(Some(Duration::from_millis(30))).unwrap().is_none());
+    assert!(start.elapsed() >= Duration::from_millis(30));
+}
+
+#[test]
+fn tasks_await_completions_of_one_queue() {
+    let (a, b, to_b, _to_a) = pair();
+    let waiting: Vec<_> = (0..4)
+        .map(|_| {
+            b.qp.recv(b.pd.buf(100).unwrap()).unwrap();
+            let cq = b.cq.clone();
+            std::thread::spawn(move || pollster::block_on(cq.next()).ok().unwrap().buf.unwrap().to_vec())
+        })
+        .collect();
+    for n in 0..4u8 {
+        a.qp.send_inline(&to_b, &[n], None).unwrap();
+    }
+    let mut got: Vec<_> = waiting.into_iter().map(|w| w.join().unwrap()).collect();
+    got.sort_unstable();
+    assert_eq!(got, [[0], [1], [2], [3]]);
+}
+
+#[test]
+fn addresses_are_told_as_text() {
+    let a = side();
+    let text = a.qp.address().to_string();
+    assert_eq!(text.parse::<QpAddress>().unwrap(), a.qp.address());
+    for bad in ["", "::1/1", "::1/1/5", "::1/70000/0x1", "::1/1/0x1/2"] {
+        assert!(bad.parse::<QpAddress>().is_err(), "{bad}");
+    }
+    assert!(a.pd.target("::/1/0x1".parse().unwrap()).is_err());
+}
