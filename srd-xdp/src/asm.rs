@@ -40,7 +40,6 @@ pub(crate) enum Width {
 pub(crate) enum Alu {
     Add = 0x00,
     And = 0x50,
-    Lsh = 0x60,
     Mov = 0xb0,
 }
 
@@ -51,7 +50,6 @@ pub(crate) enum If {
     Eq = 0x10,
     Gt = 0x20,
     Ne = 0x50,
-    Lt = 0xa0,
 }
 
 /// Functions of the kernel.
