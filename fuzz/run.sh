@@ -1,10 +1,10 @@
 #!/bin/sh
 # Fuzzes one target with the stable toolchain: ./run.sh TARGET [SECONDS] [more libFuzzer options]
-# Targets: decode, endpoint, garbage. New inputs are kept in fuzz/target/corpus, crashes in fuzz/artifacts;
+# Targets: card, decode, endpoint, garbage. New inputs are kept in fuzz/target/corpus, crashes in fuzz/artifacts;
 # './run.sh TARGET minimise' adds what was found to the committed corpus, as few and as short inputs as possible.
 set -eu
 cd "$(dirname "$0")"
-target=${1:?usage: run.sh decode|endpoint|garbage [SECONDS|minimise] [libFuzzer options]}
+target=${1:?usage: run.sh card|decode|endpoint|garbage [SECONDS|minimise] [libFuzzer options]}
 seconds=${2:-60}
 [ $# -gt 0 ] && shift
 [ $# -gt 0 ] && shift

@@ -78,6 +78,8 @@ const VENDOR_ID: u32 = 0x1d0f;
 impl DeviceReport {
     fn new(config: NicConfig) -> Result<DeviceReport> {
         let (name, fixed, paths) = (config.name.clone(), config.addr.port() != 0, config.transport.paths);
+        // Nothing will be counted.
+        let config = NicConfig { counters: None, ..config };
         let nic = Nic::open(config, Box::new(())).map_err(|e| {
             Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("device {name} cannot be opened")))
         })?;

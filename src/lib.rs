@@ -8,7 +8,7 @@
 //! - [`udp`], the driver over ordinary kernel UDP sockets, and an async front end;
 //! - [`xdp`], the driver over AF_XDP, past the kernel's network stack.
 //!
-//! The command `srd` (`srd demo`, `srd perf`) belongs to the same package.
+//! The command `srd` (`srd run`, `srd demo`, `srd perf` and more) belongs to the same package.
 //!
 //! # Two endpoints and a message
 //!

@@ -1,62 +1,18 @@
 //! The built command, run as users run it: reports, exit codes, one-sentence errors, and nothing that hangs.
 
+#[path = "support/command.rs"]
+mod support;
+
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_getaffinity};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Whatever takes longer than this hangs.
-const LIMIT: Duration = Duration::from_secs(60);
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_srd"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-#[derive(Debug)]
-struct Output {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-/// Waits for the end of a process, and kills it if that does not come.
-fn finish(child: Child) -> Output {
-    let pid = child.id();
-    let (done, outcome) = mpsc::channel();
-    let waiting = std::thread::spawn(move || done.send(child.wait_with_output()));
-    let Ok(output) = outcome.recv_timeout(LIMIT) else {
-        signal(pid, Signal::SIGKILL);
-        panic!("still running after {LIMIT:?}");
-    };
-    drop(waiting);
-    let output = output.expect("wait for the command");
-    let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
-    Output { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
-fn run(args: &[&str]) -> Output {
-    finish(command(args).spawn().expect("start the command"))
-}
-
-fn signal(pid: u32, signal: Signal) {
-    kill(Pid::from_raw(pid as i32), signal).expect("send a signal");
-}
-
-/// The one JSON object on standard output.
-fn json(output: &Output) -> Value {
-    match serde_json::from_str(&output.stdout) {
-        Ok(value @ Value::Object(_)) => value,
-        other => panic!("no JSON object but {other:?} in {output:?}"),
-    }
-}
+use support::{LIMIT, command, fails, finish, is_documented, json, names, run, signal};
 
 /// A server on a free port of the loopback interface.
 struct Server {
@@ -102,46 +58,6 @@ impl Drop for Server {
         // It may have ended already, which is what we want.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// A failed command: its exit code, nothing or one object on standard output, one sentence on standard error.
-fn fails(args: &[&str], code: i32, says: &[&str]) {
-    let output = run(args);
-    assert_eq!(output.code, Some(code), "{args:?}: {output:?}");
-    let sentence = output.stderr.trim_end();
-    assert!(!sentence.contains('\n') && sentence.starts_with("srd: "), "{args:?}: not one sentence: {sentence}");
-    for text in says {
-        assert!(sentence.contains(text), "{args:?}: '{text}' is not in: {sentence}");
-    }
-    if args.contains(&"--json") {
-        let report = json(&output);
-        assert_eq!(report["ok"], Value::Bool(false));
-        assert_eq!(report["exit_code"], Value::from(code));
-        assert_eq!(format!("srd: {}", report["error"].as_str().unwrap_or_default()), sentence);
-    } else {
-        assert_eq!(output.stdout, "", "{args:?}");
-    }
-}
-
-fn names(value: &Value, names: &[&str]) {
-    for name in names {
-        assert!(value.get(name).is_some_and(|v| !v.is_null()), "'{name}' is missing in {value:#}");
-    }
-}
-
-/// Every name in a report, at any depth, stands in the documentation.
-fn is_documented(value: &Value) {
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let documented = include_str!("../docs/command.md").contains(&format!("`{name}`"));
-                assert!(documented, "docs/command.md does not mention {name}");
-                is_documented(value);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(is_documented),
-        _ => {}
     }
 }
 

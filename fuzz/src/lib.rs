@@ -3,4 +3,8 @@
 #[path = "../../srd-core/tests/support/fuzzing.rs"]
 mod fuzzing;
 
+#[path = "../../srd-core/tests/support/card_fuzzing.rs"]
+mod card_fuzzing;
+
+pub use card_fuzzing::card;
 pub use fuzzing::{decode, endpoint, garbage};

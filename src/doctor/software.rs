@@ -1,5 +1,6 @@
 //! Libraries: which ones a program would get, and what keeps it from them.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,7 @@ use crate::run::program::{self, Program};
 
 pub(super) fn check(options: &Options, command: &[OsString]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let found = library::find(options).and_then(|path| Ok((library::links(options, &path, &[])?, path)));
+    let found = library::find(options).and_then(|path| Ok((library::links(options, &path, &BTreeSet::new())?, path)));
     match found {
         Ok((links, path)) => {
             findings.push(Finding::ok(
@@ -27,7 +28,9 @@ pub(super) fn check(options: &Options, command: &[OsString]) -> Vec<Finding> {
             findings.push(Finding::fail("library", fault.to_string(), "without it, no program sees a device"))
         }
     }
-    if let Some(dir) = std::env::var_os("SYSFS_PATH") {
+    let runtime = options.runtime_dir().unwrap_or_default();
+    // The library sets it, too, for the program and what that starts.
+    if let Some(dir) = std::env::var_os("SYSFS_PATH").filter(|dir| !Path::new(dir).starts_with(&runtime)) {
         findings.push(Finding::warn(
             "sysfs",
             format!("SYSFS_PATH is {}", dir.to_string_lossy()),
@@ -51,11 +54,12 @@ fn program(name: &OsString, links: &Path) -> Vec<Finding> {
         Ok(path) => path,
         Err(fault) => return vec![Finding::fail("program", fault.to_string(), "check its name and PATH")],
     };
-    let Program { warnings, preload } = Program::examine(&path);
+    let Program { warnings, also } = Program::examine(&path);
     let doubt = |text| Finding::fail("program", text, "without that, it cannot be run over the software card");
     let mut findings: Vec<Finding> = warnings.into_iter().map(doubt).collect();
-    if !preload.is_empty() {
-        findings.push(Finding::ok("program", format!("'srd run' loads these in advance: {}", preload.join(", "))));
+    if !also.is_empty() {
+        let names: Vec<_> = also.into_iter().collect();
+        findings.push(Finding::ok("program", format!("'srd run' replaces these, too: {}", names.join(", "))));
     }
     if findings.is_empty() {
         findings.push(loaded(&path, links));

@@ -1,9 +1,8 @@
 //! Copies of libibverbs and libefa under other names.
 //!
 //! Wheels for Python bring libraries of their own, renamed so that nobody else's are loaded instead: an extension module asks
-//! for `libibverbs-1a2b3c4d.so.1.14.44.0` and has the directory of it built in, which counts before `LD_LIBRARY_PATH`. If a
-//! library of that name has been loaded already (by `LD_PRELOAD`, and the loader goes by the name that it was asked for), the
-//! module gets that one.
+//! for `libibverbs-1a2b3c4d.so.1.14.44.0` and has the directory of it built in, which counts before `LD_LIBRARY_PATH`. The names
+//! are found here; what is done about them is told in [`standin`](super::standin).
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -20,6 +20,8 @@ pub(super) struct Elf {
     pub(super) soname: Option<String>,
     /// Directories in which the loader looks before `LD_LIBRARY_PATH` (`DT_RPATH`, where there is no `DT_RUNPATH`).
     pub(super) rpath: Vec<String>,
+    /// Versions that its symbols have, without that of the file itself.
+    pub(super) versions: Vec<String>,
 }
 
 impl Elf {
@@ -47,6 +49,7 @@ impl Elf {
         let strings = StringTable::new(strings, 0, strings.len() as u64);
         let text = |d: &_| text(endian, d, strings);
         let all = |tag: u32| entries.iter().filter(move |d| d.tag32(endian) == Some(tag)).filter_map(text);
+        found.versions = versions(header, endian, data).unwrap_or_default();
         found.needed = all(elf::DT_NEEDED).collect();
         found.soname = all(elf::DT_SONAME).next();
         if value(elf::DT_RUNPATH).is_none() {
@@ -57,13 +60,32 @@ impl Elf {
     }
 }
 
+/// The names of all versions that are defined.
+fn versions(
+    header: &FileHeader64<Endianness>,
+    endian: Endianness,
+    data: &ReadCache<File>,
+) -> object::read::Result<Vec<String>> {
+    let sections = header.sections(endian, data)?;
+    let mut names = Vec::new();
+    let Some((mut all, strings)) = sections.gnu_verdef(endian, data)? else { return Ok(names) };
+    let strings = sections.strings(endian, data, strings)?;
+    while let Some((definition, mut aux)) = all.next()? {
+        let base = definition.vd_flags.get(endian) & elf::VER_FLG_BASE != 0;
+        if let Some(name) = aux.next()?.filter(|_| !base) {
+            names.push(String::from_utf8_lossy(name.name(endian, strings)?).into_owned());
+        }
+    }
+    Ok(names)
+}
+
 fn text<'d>(endian: Endianness, entry: &elf::Dyn64<Endianness>, strings: StringTable<'d, &'d [u8]>) -> Option<String> {
     let text = strings.get(u32::try_from(entry.d_val(endian)).ok()?).ok()?;
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
 /// The instruction set that this command is for.
-fn machine() -> u16 {
+pub(super) fn machine() -> u16 {
     match std::env::consts::ARCH {
         "x86_64" => elf::EM_X86_64,
         "aarch64" => elf::EM_AARCH64,

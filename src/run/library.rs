@@ -1,5 +1,6 @@
 //! The library that programs get, and the directory of links through which they find it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use verbs_shim::Options;
 
 use super::elf::Elf;
+use super::standin;
 use crate::exit::{Exit, Fault, Result};
 
 /// Its file name.
@@ -47,20 +49,46 @@ fn beside() -> Result<PathBuf> {
     })
 }
 
-/// Makes the directory of links to `library`, also under the names `also`. It belongs to this user, and stays: programs
-/// load from it as long as they run. The same library and names get the same directory.
-pub(crate) fn links(options: &Options, library: &Path, also: &[String]) -> Result<PathBuf> {
+/// Makes the directory of links to `library`, and stand-ins with the names `also`. It belongs to this user, and stays:
+/// programs load from it as long as they run. The same library and names get the same directory.
+pub(crate) fn links(options: &Options, library: &Path, also: &BTreeSet<String>) -> Result<PathBuf> {
     let runtime = options.runtime_dir().map_err(|e| Fault::new(Exit::Setup, e))?;
+    if runtime.to_string_lossy().contains([':', ';', ' ', '$']) {
+        let dir = runtime.display();
+        return Err(Fault::setup(format_args!(
+            "the runtime directory {dir} cannot stand in a search path; name another one"
+        )));
+    }
     let mut hash = DefaultHasher::new();
     (library, also).hash(&mut hash);
     let dir = runtime.join(format!("lib-{:016x}", hash.finish()));
-    let names = LINKS.into_iter().chain(also.iter().map(String::as_str));
-    let made = fs::create_dir_all(&dir).and_then(|()| names.into_iter().try_for_each(|n| link(library, &dir.join(n))));
+    let versions = if also.is_empty() { Vec::new() } else { Elf::read(library).unwrap_or_default().versions };
+    let made = fs::create_dir_all(&dir)
+        .and_then(|()| LINKS.into_iter().try_for_each(|name| link(library, &dir.join(name))))
+        .and_then(|()| also.iter().try_for_each(|name| stand_in(&dir, name, &versions)));
     made.map_err(|e| {
         let what = format!("cannot make links to the library in {}", dir.display());
         Fault::new(Exit::Setup, anyhow::Error::new(e).context(what))
     })?;
     Ok(dir)
+}
+
+/// What to load in advance, so that programs that ask for the names `also` get the library: itself, then the stand-ins.
+pub(crate) fn preload(links: &Path, also: &BTreeSet<String>) -> Vec<PathBuf> {
+    let stand_ins = also.iter().filter(|name| **name != LINKS[0]).map(|name| stand_in_path(links, name));
+    std::iter::once(links.join(LINKS[0])).chain(stand_ins).collect()
+}
+
+fn stand_in_path(links: &Path, name: &str) -> PathBuf {
+    links.join("stand-in").join(name)
+}
+
+fn stand_in(links: &Path, name: &str, versions: &[String]) -> io::Result<()> {
+    let path = stand_in_path(links, name);
+    fs::create_dir_all(links.join("stand-in"))?;
+    let fresh = path.with_extension(format!("{}.new", std::process::id()));
+    fs::write(&fresh, standin::build(name, versions))?;
+    fs::rename(&fresh, &path)
 }
 
 /// Makes a link, also when others are doing the same.

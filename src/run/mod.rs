@@ -6,7 +6,9 @@ mod bundled;
 mod elf;
 pub(crate) mod library;
 pub(crate) mod program;
+mod standin;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -26,7 +28,7 @@ use program::Program;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     device: DeviceArgs,
-    /// Another name of a libibverbs or libefa that the program brings along; the library is loaded in advance under that name
+    /// Another name of a libibverbs or libefa that the program brings along: it gets the library under that name, too
     #[arg(long, value_name = "NAME", value_parser = library_name)]
     also: Vec<String>,
     /// Print the variables that would be set, one NAME=VALUE in each line, and run nothing
@@ -59,7 +61,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     let library = library::find(&options)?;
     options.devices().map_err(|e| Fault::new(Exit::Setup, e))?.iter().try_for_each(can_be_opened)?;
     let Some((command, rest)) = args.command.split_first() else {
-        return print(&variables(args, &options, &library, &args.also)?);
+        return print(&variables(args, &options, &library, Program::default().also)?);
     };
     let path = program::find(command)?;
     let program = Program::examine(&path);
@@ -67,8 +69,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     for warning in program.warnings.iter().chain(&hint) {
         render::note(&format!("srd: warning: {warning}"));
     }
-    let also: Vec<String> = args.also.iter().chain(&program.preload).cloned().collect();
-    let variables = variables(args, &options, &library, &also)?;
+    let variables = variables(args, &options, &library, program.also)?;
     if args.print_env {
         return print(&variables);
     }
@@ -84,17 +85,19 @@ fn can_be_opened(device: &NicConfig) -> Result<()> {
     })
 }
 
-fn variables(args: &RunArgs, options: &Options, library: &Path, also: &[String]) -> Result<Variables> {
-    let links = library::links(options, library, also)?;
+fn variables(args: &RunArgs, options: &Options, library: &Path, mut also: BTreeSet<String>) -> Result<Variables> {
+    also.extend(args.also.iter().cloned());
+    let links = library::links(options, library, &also)?;
     let mut all: Variables = args.device.variables().into_iter().map(|(name, value)| (name, value.into())).collect();
-    if !options.fault.is_empty() && options.seed.is_none() {
-        let seed = options.seed();
+    if !options.fault.is_empty() && options.seed_is_drawn {
+        let seed = options.seed;
         render::note(&format!("srd: faults are injected; --seed {seed} repeats them"));
         all.push(("SRD_SEED".to_owned(), seed.to_string().into()));
     }
     all.push(("LD_LIBRARY_PATH".to_owned(), in_front("LD_LIBRARY_PATH", links.as_os_str())));
     if !also.is_empty() {
-        all.push(("LD_PRELOAD".to_owned(), in_front("LD_PRELOAD", OsStr::new(&also.join(":")))));
+        let paths: Vec<_> = library::preload(&links, &also).iter().map(|p| p.display().to_string()).collect();
+        all.push(("LD_PRELOAD".to_owned(), in_front("LD_PRELOAD", OsStr::new(&paths.join(":")))));
     }
     Ok(all)
 }

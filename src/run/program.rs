@@ -1,5 +1,6 @@
 //! The program that is to run: where it is, and whether it can be given another library.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -18,8 +19,8 @@ use crate::exit::{Fault, Result};
 pub(crate) struct Program {
     /// Why it will not use our library, or may not: sentences.
     pub(crate) warnings: Vec<String>,
-    /// Names that have to be loaded in advance, because the loader would find others of that name first.
-    pub(crate) preload: Vec<String>,
+    /// Names under which the loader would find other libraries before ours.
+    pub(crate) also: BTreeSet<String>,
 }
 
 /// Interpreters of interpreters of scripts end here, as in the kernel.
@@ -85,16 +86,15 @@ impl Program {
                 "{name} {why}: the loader ignores LD_LIBRARY_PATH, and it will not get the library; run a copy without that"
             ));
         }
-        program.preload = bundled::names(&elf, &path).into_iter().collect();
+        program.also = bundled::names(&elf, &path);
         // A directory that is built in counts before ours.
         let origin = path.parent().unwrap_or(Path::new("/"));
         for dir in &elf.rpath {
             let dir =
                 PathBuf::from(dir.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", &origin.display().to_string()));
             let hidden = ["libibverbs.so.1", "libefa.so.1"].into_iter().filter(|name| dir.join(name).exists());
-            program.preload.extend(hidden.map(str::to_owned));
+            program.also.extend(hidden.map(str::to_owned));
         }
-        program.preload.dedup();
         program
     }
 }

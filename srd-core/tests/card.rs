@@ -501,3 +501,70 @@ fn operations_complete_out_of_order() {
     }
     assert!(swapped > 10, "a small one overtook a large one {swapped} times");
 }
+
+/// Memory that is longer than this host's: reading gives a pattern, and what is written must be the same pattern.
+#[derive(Debug)]
+struct Vast {
+    pattern: Vec<u8>,
+    written: u64,
+}
+
+const PERIOD: usize = 1 << 20;
+
+impl Vast {
+    fn new() -> Vast {
+        let once: Vec<u8> = (0..PERIOD).map(|i| (i * 7 + i / 253) as u8).collect();
+        Vast { pattern: once.repeat(2), written: 0 }
+    }
+}
+
+impl HostMemory for Vast {
+    type Region = ();
+
+    fn read<'m>(&'m self, _: &'m (), offset: u64, len: usize) -> &'m [u8] {
+        &self.pattern[offset as usize % PERIOD..][..len]
+    }
+
+    fn write(&mut self, region: &(), offset: u64, bytes: &[u8]) {
+        assert!(bytes == self.read(region, offset, bytes.len()), "bytes at {offset} are those of another place");
+        self.written += bytes.len() as u64;
+    }
+}
+
+#[test]
+fn rdma_of_the_longest_length_and_one_byte_more() {
+    let mut world = World::with(2, options(), Config::default(), |_| Vast::new());
+    let limit = options().profile.max_rdma;
+    assert_eq!(limit, 1 << 30);
+    let qpn = [world.qp(0, |_| ()), world.qp(1, |_| ())];
+    let ah = world.ah(0, 1);
+    world.ah(1, 0);
+    let keys = [0, 1].map(|i| {
+        let host = &mut world.hosts[i];
+        host.card.reg_mr(host.pd, (), BASE, 200 << 30, ALL).expect("registering costs nothing by the byte")
+    });
+    for (wr_id, (read, len, status)) in [
+        (false, limit, Status::Ok),
+        (true, limit - 1, Status::Ok),
+        (false, limit + 1, Status::LocalBadLength),
+        (true, limit + 1, Status::LocalBadLength),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // Somewhere in the middle, at the same place of the pattern on both sides.
+        let (at, there) = (BASE + (3 << 30) + 17, BASE + (150 << 30) + 17);
+        let sges = [Sge { addr: at, len, lkey: keys[0].lkey }];
+        let rkey = keys[1].rkey;
+        let op = match read {
+            true => SendOp::Read { addr: there, rkey },
+            false => SendOp::Write { addr: there, rkey, imm: None },
+        };
+        let data = SendData::Sges(&sges);
+        world.post(0, qpn[0], SendWr { wr_id: wr_id as u64, op, ah, qpn: qpn[1], qkey: QKEY, data }).unwrap();
+        assert_eq!(world.wait(0, Span::from_secs(600)).status, status, "{len} bytes");
+        let target = &mut world.hosts[usize::from(!read)].card;
+        let written = std::mem::take(&mut target.memory_mut().written);
+        assert_eq!(written, if status == Status::Ok { len.into() } else { 0 });
+    }
+}

@@ -3,6 +3,9 @@
 #[path = "support/fuzzing.rs"]
 mod fuzzing;
 
+#[path = "support/card_fuzzing.rs"]
+mod card_fuzzing;
+
 use std::path::PathBuf;
 
 fn replay(target: &str, run: fn(&[u8])) {
@@ -18,6 +21,11 @@ fn replay(target: &str, run: fn(&[u8])) {
         println!("{}", file.display());
         run(&std::fs::read(&file).expect("a readable input"));
     }
+}
+
+#[test]
+fn card() {
+    replay("card", card_fuzzing::card);
 }
 
 #[test]

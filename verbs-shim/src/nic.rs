@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -15,6 +16,7 @@ use srd_core::card::{
 use srd_core::{CheckedConfig, Config, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
 use srd_udp::{BindError, UdpDriver, UdpOptions};
 
+use crate::counters::{Identity, Publisher};
 use crate::memory::{HostMem, RawRegion};
 use crate::thread::{self, Shift};
 
@@ -33,6 +35,8 @@ pub struct NicConfig {
     pub card: CardOptions,
     /// What goes wrong in the network on request, and the seed of it.
     pub faults: Option<(FaultPlan, u64)>,
+    /// The directory that counters are published in, for `srd stat`; `None` for nowhere.
+    pub counters: Option<PathBuf>,
     /// Seed of keys, numbers and connection ids; `None` for one that nobody can guess.
     pub seed: Option<u64>,
 }
@@ -49,6 +53,7 @@ impl NicConfig {
             card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
             faults: None,
             seed: None,
+            counters: None,
         }
     }
 }
@@ -104,6 +109,7 @@ pub(crate) struct Shared {
     idle: AtomicU32,
     unpublished: AtomicBool,
     owes: AtomicBool,
+    publisher: Option<Mutex<Publisher>>,
 }
 
 impl fmt::Debug for Shared {
@@ -134,8 +140,29 @@ impl Nic {
     /// The address cannot be a card's, or the system does not permit it.
     pub fn open(config: NicConfig, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
         let udp = bind(config.addr, &config.udp)?;
-        let local = udp.local_addr();
         let readiness = vec![udp.readiness()?];
+        Nic::over(config, Box::new(udp), readiness, sink)
+    }
+
+    /// Opens a card over any driver, at the driver's address. The thread sleeps until one of `readiness` is readable; those
+    /// options of `config` that are about UDP mean nothing.
+    ///
+    /// # Errors
+    /// The driver's address cannot be a card's, or the system does not permit a thread.
+    pub fn over(
+        config: NicConfig,
+        driver: Box<dyn Driver + Send>,
+        readiness: Vec<OwnedFd>,
+        sink: Box<dyn NicSink>,
+    ) -> Result<Nic, OpenError> {
+        let local = driver.local_addr();
+        let publisher = config.counters.as_ref().and_then(|dir| {
+            let publisher = Publisher::new(dir, Identity::from(&config), local);
+            publisher
+                .inspect_err(|e| tracing::warn!("counters are not published in {}: {e}", dir.display()))
+                .ok()
+                .map(Mutex::new)
+        });
         let mut seed = [0; 32];
         match config.seed {
             Some(n) => {
@@ -146,8 +173,8 @@ impl Nic {
             None => getrandom::fill(&mut seed).map_err(std::io::Error::from)?,
         }
         let mut driver: AnyDriver = match config.faults {
-            Some((plan, seed)) => Box::new(Faulty::with_plan(udp, plan, seed)),
-            None => Box::new(udp),
+            Some((plan, seed)) => Box::new(Faulty::with_plan(driver, plan, seed)),
+            None => driver,
         };
         let now = driver.now();
         let gid = Gid::new(local)?;
@@ -162,6 +189,7 @@ impl Nic {
             idle: AtomicU32::new(0),
             unpublished: AtomicBool::new(true),
             owes: AtomicBool::new(false),
+            publisher,
         });
         let thread = spawn(&shared, readiness)?;
         Ok(Nic { shared, gid, profile: config.card.profile, thread: Some(thread) })
@@ -261,13 +289,16 @@ impl Nic {
         self.command(|e| e.upper.destroy_cq(cq))
     }
 
-    /// Asks for a [`CardEvent::Completion`] when the next entry is added to a completion queue. The program is expected to
-    /// sleep from now on.
+    /// Asks for a [`CardEvent::Completion`] when there is an entry in a completion queue, see [`Card::arm`]. The program is
+    /// expected to sleep from now on.
     ///
     /// # Errors
     /// There is no such queue.
     pub fn arm_cq(&self, cq: CqId) -> Result<(), CardError> {
-        self.shared.lock().upper.arm(cq)?;
+        let mut engine = self.shared.lock();
+        engine.upper.arm(cq)?;
+        self.shared.after(&mut engine);
+        drop(engine);
         self.shared.shift.leave();
         Ok(())
     }
@@ -411,7 +442,7 @@ impl Drop for Nic {
         while !engine.endpoint.is_closed() && began.elapsed() < LINGER_MAX {
             turn(&mut engine);
         }
-        self.shared.sink.counters(&counters(&engine));
+        self.shared.tell_counters(&counters(&engine));
     }
 }
 
@@ -591,7 +622,16 @@ impl Shared {
     pub(crate) fn publish(&self) {
         if self.unpublished.swap(false, Ordering::Relaxed) {
             let counters = counters(&self.lock());
-            self.sink.counters(&counters);
+            self.tell_counters(&counters);
+        }
+    }
+
+    fn tell_counters(&self, counters: &NicCounters) {
+        self.sink.counters(counters);
+        if let Some(publisher) = &self.publisher {
+            let mut publisher = publisher.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            // The next attempt may succeed, and nothing depends on it.
+            let _ = publisher.publish(&counters.into());
         }
     }
 }

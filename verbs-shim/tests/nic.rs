@@ -23,6 +23,7 @@ fn config() -> NicConfig {
         udp: UdpOptions::default(),
         card: CardOptions { profile, ..CardOptions::default() },
         faults: None,
+        counters: None,
         seed: None,
     }
 }
@@ -157,4 +158,26 @@ fn a_sleeping_program_is_told_of_completions() {
     }
     assert_eq!(b.wait().byte_len, 5);
     assert_eq!(&b.memory[..5], b"hello");
+}
+
+#[test]
+fn counters_are_published_while_it_is_open_and_kept_afterwards() {
+    use verbs_shim::counters::Registry;
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let registry = Registry::new([dir.path()]);
+    let nic = Nic::open(NicConfig { counters: Some(dir.path().to_owned()), ..config() }, Box::new(())).expect("a card");
+    nic.alloc_pd().expect("a domain");
+    let commands = || {
+        let mut device = registry.devices().pop().expect("the device is there");
+        (device.processes.len(), device.total.get_mut("submitted_cmds").copied())
+    };
+    let end = Instant::now() + Duration::from_secs(30);
+    while commands() != (1, Some(1)) {
+        assert!(Instant::now() < end, "not published: {:?}", commands());
+        std::thread::yield_now();
+    }
+    nic.alloc_pd().expect("a domain");
+    drop(nic);
+    assert_eq!(commands(), (0, Some(2)));
 }

@@ -280,6 +280,7 @@ impl<M: HostMemory> Card<M> {
                         slots as u16
                     }
                 };
+                // [CARD-12]
                 let generation = &mut card.qp_numbers[slot as usize];
                 *generation = *generation % QPN_GENERATIONS + 1;
                 let qpn = slot | u16::from(*generation) << QPN_SLOT_BITS;

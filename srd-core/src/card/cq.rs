@@ -156,9 +156,11 @@ impl CompletionQueue {
         self.entries.pop_front()
     }
 
-    /// Asks for a notification of the next entry that is pushed.
-    pub(super) fn arm(&mut self) {
-        self.armed = true;
+    /// Asks for a notification of the next entry. If there are entries already, which count as it, returns `true` and
+    /// there is none later.
+    pub(super) fn arm(&mut self) -> bool {
+        self.armed = self.entries.is_empty();
+        !self.armed
     }
 
     /// Forgets the entries of a queue pair.

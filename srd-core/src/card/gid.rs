@@ -46,6 +46,7 @@ impl Gid {
     ///
     /// # Errors
     /// The address cannot be a card's.
+    // [CARD-14]
     pub fn new(addr: SocketAddr) -> Result<Gid, GidError> {
         if addr.port() == 0 {
             return Err(GidError::NoPort);

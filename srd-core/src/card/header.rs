@@ -126,6 +126,7 @@ impl Reader<'_> {
 }
 
 impl Header {
+    // [CARD-1]
     pub(super) fn encode(&self) -> Encoded {
         let mut out = Encoded { bytes: [0; MAX_ENCODED], len: 0 };
         match *self {

@@ -172,6 +172,7 @@ impl<M: HostMemory> Regions<M> {
     }
 
     /// Checks a range; `None` if it may not be used like this.
+    // [CARD-5]
     pub(super) fn resolve(&mut self, pd: PdId, key: u32, addr: u64, len: u32, use_: Use) -> Option<Segment> {
         let slot = key & SLOT_MASK;
         let region = self.slots.get_mut(slot as usize)?.as_mut()?;

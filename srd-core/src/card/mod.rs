@@ -365,12 +365,15 @@ impl<M: HostMemory> Card<M> {
         Some(entry)
     }
 
-    /// Asks for a [`CardEvent::Completion`] when the next entry is added to a completion queue.
+    /// Asks for a [`CardEvent::Completion`] when there is an entry in a completion queue, be it now or later: a program that
+    /// arms before it has taken all entries does not miss the rest.
     ///
     /// # Errors
     /// There is no such queue.
     pub fn arm(&mut self, cq: CqId) -> Result<(), CardError> {
-        self.cqs.get_mut(cq.0 as usize).ok_or(NO_CQ)?.arm();
+        if self.cqs.get_mut(cq.0 as usize).ok_or(NO_CQ)?.arm() {
+            self.emit(CardEvent::Completion(cq));
+        }
         Ok(())
     }
 

@@ -88,6 +88,7 @@ impl<M: HostMemory> Card<M> {
     }
 
     /// The queue pair that a message is for.
+    // [CARD-3]
     fn target(&self, route: &Route, ty: QpType) -> Result<&QueuePair, No> {
         self.qp(route.dst)
             .filter(|qp| qp.receives() && qp.init.ty == ty && qp.attr.qkey == route.qkey)
@@ -95,6 +96,7 @@ impl<M: HostMemory> Card<M> {
     }
 
     /// Whether RDMA is permitted to a peer at all.
+    // [CARD-4]
     fn knows(&self, peer: Option<PeerId>) -> Result<(), No> {
         if self.options.strict_peers && self.entry(peer).is_none_or(|e| e.handles.is_empty()) {
             return Err(No::Status(Status::UnknownPeer));
@@ -126,6 +128,7 @@ impl<M: HostMemory> Card<M> {
         if let Some(first) = qp.rq.front()
             && first.len() < needed
         {
+            // [CARD-10]
             // The buffer stays for a message that fits.
             return Err(Status::RemoteBadLength.into());
         }
@@ -164,6 +167,7 @@ impl<M: HostMemory> Card<M> {
         let qp = self.target(route, QpType::Srd)?;
         let (pd, takes_unsolicited) = (qp.init.pd, qp.init.unsolicited_write_recv);
         self.knows(peer)?;
+        // [CARD-11]
         if imm.is_some() && unsolicited != takes_unsolicited {
             return Err(Status::FeatureMismatch.into());
         }
@@ -405,6 +409,7 @@ impl<M: HostMemory> Upper for Card<M> {
                 }
                 return;
             }
+            // [CARD-13]
             // The answer takes over the region.
             Goal::Serve { read, seg } => return self.answer(place.peer, read, Ok(seg)),
             Goal::Failed { read, status } => {

@@ -19,10 +19,15 @@ pub(crate) fn devices() -> Result<Vec<NicConfig>, String> {
 
 /// Begins to log.
 pub(crate) fn start_log() -> Result<(), String> {
-    options()?.log.start()
+    options()?.start_log().map_err(|e| e.to_string())
 }
 
 /// A directory of this user's in memory.
 pub(crate) fn runtime_dir() -> Result<PathBuf, String> {
     options()?.runtime_dir().map_err(|e| e.to_string())
+}
+
+/// Where counters are published, if they are.
+pub(crate) fn counters_dir() -> Option<PathBuf> {
+    options().ok().filter(|o| o.counters).and_then(|o| o.runtime_dir().ok())
 }

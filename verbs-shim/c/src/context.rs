@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use verbs_shim::{CardEvent, CqId, Nic, NicSink};
+use verbs_shim::counters::{Publisher, Values};
+use verbs_shim::{CardEvent, CqId, Nic, NicCounters, NicSink};
 
 use crate::abi::{code, export, pointer};
 use crate::async_event::Overrun;
@@ -18,7 +19,7 @@ use crate::cq::Cq;
 use crate::device::{Card, Device, resolve};
 use crate::errno::{EINVAL, EIO, EOPNOTSUPP, Errno};
 use crate::event::EventQueue;
-use crate::{cq, cq_ex, fork, pd_mr, qp, query};
+use crate::{cq, cq_ex, fork, pd_mr, post, qp, query};
 
 /// An open device, with the structure that programs see at its end.
 #[repr(C)]
@@ -104,9 +105,12 @@ impl Objects {
     }
 }
 
-/// Passes events of a card on to the objects that programs see. The card calls it with its lock held.
+/// Passes events of a card on to the objects that programs see, and publishes its counters. The card calls it with its lock
+/// held.
 #[derive(Default)]
 pub(crate) struct Sink {
+    /// `None` until the card is open, or if the user wants none.
+    publisher: Mutex<Option<Publisher>>,
     cqs: Mutex<BTreeMap<u32, *const Cq>>,
 }
 
@@ -115,6 +119,11 @@ unsafe impl Send for Sink {}
 unsafe impl Sync for Sink {}
 
 impl Sink {
+    /// Counters are published from now on.
+    pub(crate) fn publish(&self, publisher: Publisher) {
+        *self.publisher.lock() = Some(publisher);
+    }
+
     pub(crate) fn add_cq(&self, id: CqId, cq: &Cq) {
         self.cqs.lock().insert(id.0, cq);
     }
@@ -147,6 +156,13 @@ impl NicSink for Outlet {
             }
             // The device tells nobody but the log.
             _ => {}
+        }
+    }
+
+    fn counters(&self, counters: &NicCounters) {
+        if let Some(publisher) = &mut *self.0.publisher.lock() {
+            // It is tried again soon.
+            let _ = publisher.publish(&Values::from(counters));
         }
     }
 }
@@ -190,8 +206,8 @@ fn fill(public: &mut verbs_context, device: *mut ibv_device, async_fd: c_int, cm
         poll_cq: Some(cq::poll_cq),
         req_notify_cq: Some(cq::req_notify_cq),
         post_srq_recv: Some(post_srq_recv),
-        post_send: Some(qp::post_send),
-        post_recv: Some(qp::post_recv),
+        post_send: Some(post::post_send),
+        post_recv: Some(post::post_recv),
         ..context.ops
     };
     context.cmd_fd = cmd_fd;

@@ -1,22 +1,19 @@
-//! Queue pairs, and posting the plain way.
+//! Queue pairs: made, changed, queried and destroyed.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 
-use arrayvec::ArrayVec;
-use verbs_shim::card::profile::{MAX_INLINE, caps};
-use verbs_shim::{QpCap, QpInit, QpModify, QpState, QpType, SendData, SendOp, SendOps, SendWr, Sge};
+use verbs_shim::card::profile::caps;
+use verbs_shim::{QpCap, QpInit, QpModify, QpState, QpType, SendOps};
 
 use crate::abi::{arg, code, export, out, pointer};
-use crate::ah::Ah;
 use crate::bindings::{
     IBV_QP_CAP, IBV_QP_CUR_STATE, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_INIT_ATTR_PD,
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RNR_RETRY, IBV_QP_SQ_PSN,
-    IBV_QP_STATE, IBV_QPT_UD, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, efadv_qp,
-    ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_recv_wr, ibv_send_wr, ibv_sge,
+    IBV_QP_STATE, IBV_QPT_UD, efadv_qp, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 use crate::context::{Context, Kind};
 use crate::cq::Cq;
@@ -44,13 +41,6 @@ pub(crate) struct Qp {
     recv_cq: &'static Cq,
     pub(crate) stage: Stage,
 }
-
-const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
-const _: () = assert!(
-    std::mem::offset_of!(Sge, addr) == 0
-        && std::mem::offset_of!(Sge, len) == 8
-        && std::mem::offset_of!(Sge, lkey) == 12
-);
 
 impl Qp {
     #[inline]
@@ -388,147 +378,3 @@ export!(
         0
     }
 );
-
-// ---- posting
-
-/// Work requests that are given to the card at a time.
-const POST: usize = 16;
-
-/// Where inline data is gathered.
-type Scratch = ArrayVec<u8, MAX_INLINE>;
-
-/// What a program wants sent.
-///
-/// # Safety
-/// The work request and its list are valid.
-#[inline]
-unsafe fn send_wr<'a>(qp: &Qp, wr: &'a ibv_send_wr, scratch: &'a mut Scratch) -> Result<SendWr<'a>, Errno> {
-    let imm = match wr.opcode {
-        IBV_WR_SEND => None,
-        IBV_WR_SEND_WITH_IMM => Some(u32::from_be(wr.imm_data)),
-        _ => return Err(EINVAL),
-    };
-    if wr.send_flags & !(IBV_SEND_SIGNALED | IBV_SEND_INLINE) != 0
-        || (wr.send_flags & IBV_SEND_SIGNALED == 0 && !qp.sig_all)
-    {
-        return Err(EINVAL);
-    }
-    let sges = unsafe { list(wr.sg_list, wr.num_sge)? };
-    let data = if wr.send_flags & IBV_SEND_INLINE != 0 {
-        for sge in sges {
-            let part = unsafe { bytes(sge.addr, sge.len as usize)? };
-            scratch.try_extend_from_slice(part).map_err(|_| EINVAL)?;
-        }
-        SendData::Inline(scratch)
-    } else {
-        SendData::Sges(sges)
-    };
-    let ud = unsafe { wr.wr.ud };
-    Ok(SendWr {
-        wr_id: wr.wr_id,
-        op: SendOp::Send { imm },
-        ah: unsafe { Ah::of(ud.ah)? }.number,
-        qpn: ud.remote_qpn as u16,
-        qkey: ud.remote_qkey,
-        data,
-    })
-}
-
-/// The buffers of a work request.
-#[inline]
-pub(crate) unsafe fn list<'a>(sges: *const ibv_sge, n: c_int) -> Result<&'a [Sge], Errno> {
-    match usize::try_from(n) {
-        Ok(0) => Ok(&[]),
-        Ok(n) if !sges.is_null() => Ok(unsafe { std::slice::from_raw_parts(sges.cast::<Sge>(), n) }),
-        _ => Err(EINVAL),
-    }
-}
-
-/// Bytes of the program.
-#[inline]
-pub(crate) unsafe fn bytes<'a>(addr: u64, len: usize) -> Result<&'a [u8], Errno> {
-    let start = std::ptr::with_exposed_provenance::<u8>(addr as usize);
-    match len {
-        0 => Ok(&[]),
-        // No queue pair takes more.
-        _ if start.is_null() || len > MAX_INLINE => Err(EINVAL),
-        _ => Ok(unsafe { std::slice::from_raw_parts(start, len) }),
-    }
-}
-
-pub(crate) unsafe extern "C" fn post_send(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad_wr: *mut *mut ibv_send_wr,
-) -> c_int {
-    let mut bad = wr;
-    let outcome = code(|| {
-        let qp = unsafe { Qp::of(qp)? };
-        let nic = qp.context.nic()?;
-        // Many programs post one at a time.
-        if let Some(only) = unsafe { wr.as_ref() }
-            && only.next.is_null()
-        {
-            let mut scratch = Scratch::new();
-            let wr = unsafe { send_wr(qp, only, &mut scratch)? };
-            return Ok(nic.post_send(qp.qpn, &[wr]).1?);
-        }
-        let mut next = wr;
-        while !next.is_null() {
-            let mut scratch = [const { Scratch::new_const() }; POST];
-            let mut batch = ArrayVec::<SendWr<'_>, POST>::new();
-            let mut refused = Ok(());
-            let first = next;
-            for scratch in &mut scratch {
-                let Some(wr) = (unsafe { next.as_ref() }) else { break };
-                match unsafe { send_wr(qp, wr, scratch) } {
-                    Ok(wr) => batch.push(wr),
-                    Err(errno) => {
-                        refused = Err(errno);
-                        break;
-                    }
-                }
-                next = wr.next;
-            }
-            let (posted, outcome) = nic.post_send(qp.qpn, &batch);
-            bad = first;
-            for _ in 0..posted {
-                bad = unsafe { (*bad).next };
-            }
-            outcome?;
-            refused?;
-        }
-        Ok(())
-    });
-    tell_bad(outcome, bad, bad_wr);
-    outcome
-}
-
-pub(crate) unsafe extern "C" fn post_recv(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
-) -> c_int {
-    let mut bad = wr;
-    let outcome = code(|| {
-        let qp = unsafe { Qp::of(qp)? };
-        let nic = qp.context.nic()?;
-        while let Some(wr) = unsafe { bad.as_ref() } {
-            nic.post_recv(qp.qpn, wr.wr_id, unsafe { list(wr.sg_list, wr.num_sge)? })?;
-            bad = wr.next;
-        }
-        Ok(())
-    });
-    tell_bad(outcome, bad, bad_wr);
-    outcome
-}
-
-/// Tells which work request was the first that was not posted.
-#[inline]
-fn tell_bad<T>(outcome: c_int, bad: *mut T, bad_wr: *mut *mut T) {
-    if outcome != 0
-        && let Some(bad_wr) = unsafe { bad_wr.as_mut() }
-    {
-        *bad_wr = bad;
-    }
-}

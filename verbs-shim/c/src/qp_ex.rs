@@ -17,7 +17,8 @@ use crate::bindings::{
     ibv_sge,
 };
 use crate::errno::{EINVAL, ENOMEM, Errno};
-use crate::qp::{Qp, bytes, list};
+use crate::post::{bytes, list};
+use crate::qp::Qp;
 
 /// Work requests that are being built, of one thread at a time.
 pub(crate) struct Stage {

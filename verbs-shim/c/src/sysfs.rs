@@ -11,11 +11,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use verbs_shim::NicConfig;
+use verbs_shim::counters::{self, Identity, Values};
 
 use crate::abi::{export, minus_one, quiet};
 use crate::errno::{EINVAL, Errno};
@@ -34,7 +35,6 @@ static TREE: OnceLock<Tree> = OnceLock::new();
 const VARIABLE: &str = "SYSFS_PATH";
 const PREFIX: &str = "sysfs-";
 const LOCK: &str = "lock";
-const ABI_VERSION: &str = "6\n";
 
 /// Runs when the library is loaded.
 extern "C" fn loaded() {
@@ -103,7 +103,6 @@ impl Tree {
             for (index, device) in devices.iter().enumerate() {
                 add(&draft, index, device)?;
             }
-            file(&draft, "class/infiniband_verbs/abi_version", ABI_VERSION)?;
             // Under its name it can be swept, so it must be locked by then.
             fs::rename(&draft, &root)?;
             Ok(lock)
@@ -149,50 +148,12 @@ fn sweep(base: &Path) {
     }
 }
 
-fn file(root: &Path, relative: &str, content: &str) -> io::Result<()> {
-    let path = root.join(relative);
-    fs::create_dir_all(path.parent().unwrap_or(root))?;
-    fs::write(path, content)
-}
-
-fn link(root: &Path, relative: &str, target: &str) -> io::Result<()> {
-    let path = root.join(relative);
-    fs::create_dir_all(path.parent().unwrap_or(root))?;
-    symlink(target, path)
-}
-
-/// The PCI address that a device name tells (`rdmap0s6` is bus 0, slot 6), or one by its place in the list.
-fn pci(name: &str, index: usize) -> String {
-    let told = name.strip_prefix("rdmap").and_then(|rest| rest.split_once('s'));
-    let told = told.and_then(|(bus, slot)| Some((bus.parse::<u8>().ok()?, slot.parse::<u8>().ok()?)));
-    let (bus, slot) = told.unwrap_or((0xfe, index as u8));
-    format!("0000:{bus:02x}:{slot:02x}.0")
-}
-
 /// What sysfs has of a device.
 fn add(root: &Path, index: usize, config: &NicConfig) -> io::Result<()> {
-    let name = &config.name;
-    let pci = pci(name, index);
-    let device = format!("devices/pci0000:00/{pci}");
-    let profile = &config.card.profile;
-    file(root, &format!("{device}/vendor"), &format!("{:#06x}\n", crate::query::VENDOR_ID))?;
-    file(root, &format!("{device}/device"), &format!("{:#06x}\n", profile.part_id))?;
-    file(root, &format!("{device}/numa_node"), "-1\n")?;
-    fs::create_dir_all(root.join("bus/pci/drivers/efa"))?;
-    link(root, &format!("{device}/driver"), "../../../bus/pci/drivers/efa")?;
-    let ib = format!("{device}/infiniband/{name}");
-    file(root, &format!("{ib}/node_type"), "7: unspecified\n")?;
-    let [a, b, c, d] = profile.fw_ver;
-    file(root, &format!("{ib}/fw_ver"), &format!("{a}.{b}.{c}.{d}\n"))?;
-    file(root, &format!("{ib}/ports/1/state"), "4: ACTIVE\n")?;
-    file(root, &format!("{ib}/ports/1/link_layer"), "Unspecified\n")?;
-    link(root, &format!("{ib}/device"), "../..")?;
-    link(root, &format!("class/infiniband/{name}"), &format!("../../{ib}"))?;
-    let uverbs = format!("{device}/infiniband_verbs/uverbs{index}");
-    file(root, &format!("{uverbs}/ibdev"), &format!("{name}\n"))?;
-    file(root, &format!("{uverbs}/abi_version"), "1\n")?;
-    link(root, &format!("{uverbs}/device"), "../..")?;
-    link(root, &format!("class/infiniband_verbs/uverbs{index}"), &format!("../../{uverbs}"))
+    counters::write_tree(root, index, &Identity::from(config), &Values::default())?;
+    let uverbs = root.join(format!("class/infiniband_verbs/uverbs{index}"));
+    fs::create_dir_all(&uverbs)?;
+    fs::write(uverbs.join("ibdev"), format!("{}\n", config.name))
 }
 
 export!(

@@ -97,6 +97,15 @@ fn sysfs_is_there_while_the_process_lives() {
 }
 
 #[test]
+fn counters_are_published() {
+    let bench = Bench::new();
+    let program = bench.compile("life");
+    bench.run(bench.command(&program).args(["sends", "7"]));
+    let left = std::fs::read_to_string(bench.path().join("run/before-rdmap0s6.counters")).expect("what was counted");
+    assert!(left.lines().any(|line| line == "send_wrs 7"), "{left}");
+}
+
+#[test]
 fn sysfs_of_the_user_is_left_alone() {
     let bench = Bench::new();
     let program = bench.compile_text(

@@ -80,8 +80,10 @@ pub struct Options {
     pub strict_peers: bool,
     /// What goes wrong.
     pub fault: FaultSpec,
-    /// Decides about faults; `None` for a random one.
-    pub seed: Option<u64>,
+    /// Decides about faults.
+    pub seed: u64,
+    /// Whether the seed is a random one, because nobody has said it.
+    pub seed_is_drawn: bool,
     /// The log.
     pub log: Log,
     /// Counters are published.
@@ -109,7 +111,8 @@ impl Default for Options {
             profile: Profile::default(),
             strict_peers: true,
             fault: FaultSpec::default(),
-            seed: None,
+            seed: 0,
+            seed_is_drawn: true,
             log: Log::default(),
             counters: true,
             runtime_dir: None,
@@ -168,6 +171,10 @@ impl Options {
             })?;
         }
         options.check()?;
+        if options.seed_is_drawn && !options.fault.is_empty() {
+            // If there is no chance to be had, any number will do: it is told, and replays.
+            options.seed = getrandom::u64().unwrap_or(1);
+        }
         Ok(options)
     }
 
@@ -212,14 +219,16 @@ impl Options {
         self.path_pool.unwrap_or((4 * self.paths).clamp(64, 1024))
     }
 
-    /// What decides about faults; draws it if nobody has said it.
-    pub fn seed(&self) -> u64 {
-        self.seed.unwrap_or_else(|| {
-            let mut bytes = [0; 8];
-            // If there is no chance to be had, any number will do: it is told, and replays.
-            let _ = getrandom::fill(&mut bytes);
-            u64::from_le_bytes(bytes)
-        })
+    /// Begins to log, and tells the seed of faults if nobody has said it.
+    ///
+    /// # Errors
+    /// The log cannot be written: a sentence.
+    pub fn start_log(&self) -> Result<(), OptionError> {
+        self.log.start().map_err(OptionError)?;
+        if !self.fault.is_empty() && self.seed_is_drawn {
+            tracing::warn!("faults are injected ({}); SRD_SEED={} repeats them", self.fault, self.seed);
+        }
+        Ok(())
     }
 
     /// All devices, in the order of their names. Nothing is opened.
@@ -227,7 +236,6 @@ impl Options {
     /// # Errors
     /// An interface has no suitable address.
     pub fn devices(&self) -> Result<Vec<NicConfig>, OptionError> {
-        let seed = if self.fault.is_empty() { 0 } else { self.seed() };
         let addrs: Vec<SocketAddr> = match &self.addrs[..] {
             [] => vec![SocketAddr::new(main_address(), 0)],
             addrs => addrs
@@ -236,15 +244,22 @@ impl Options {
                 .collect::<Result<_, _>>()
                 .map_err(|e| OptionError(format!("addr {e}")))?,
         };
-        if !self.fault.is_empty() {
-            tracing::info!(seed, "faults are injected: {}", self.fault);
-        }
-        (0..self.device_count()).map(|k| self.device(k, addrs[k % addrs.len()], seed)).collect()
+        let counters = if self.counters { self.publish_in() } else { None };
+        let device = |k: usize| {
+            let config = self.device(k, addrs[k % addrs.len()])?;
+            Ok(NicConfig { counters: counters.clone(), ..config })
+        };
+        (0..self.device_count()).map(device).collect()
     }
 
-    fn device(&self, index: usize, addr: SocketAddr, seed: u64) -> Result<NicConfig, OptionError> {
+    /// Where counters go; nowhere if there is no place for them, because no program shall fail for that.
+    fn publish_in(&self) -> Option<PathBuf> {
+        self.runtime_dir().inspect_err(|e| tracing::warn!("counters are not published: {e}")).ok()
+    }
+
+    fn device(&self, index: usize, addr: SocketAddr) -> Result<NicConfig, OptionError> {
         // Each device has faults of its own.
-        let seed = seed.wrapping_add(index as u64);
+        let seed = self.seed.wrapping_add(index as u64);
         Ok(NicConfig {
             name: format!("{}{index}{}", NAME.0, NAME.1),
             addr,
@@ -258,6 +273,7 @@ impl Options {
             },
             card: CardOptions { profile: self.profile, strict_peers: self.strict_peers, faults: self.fault.card(seed) },
             faults: self.fault.plan().map(|plan| (plan, seed)),
+            counters: None,
             seed: None,
         })
     }

@@ -206,7 +206,7 @@ pub static OPTIONS: &[Opt] = &[
         default: "random, and printed",
         group: FAULTS,
         help: "Decides which datagrams and requests meet which fault; the same seed repeats them",
-        set: |o, v| value::number(v, 0..=u64::MAX).map(|seed| o.seed = Some(seed)),
+        set: |o, v| value::number(v, 0..=u64::MAX).map(|seed| (o.seed, o.seed_is_drawn) = (seed, false)),
     },
     Opt {
         name: "log",

@@ -126,3 +126,13 @@ fn schedules_come_from_files() {
     std::fs::write(&file, vec![b'#'; 300 << 10]).unwrap();
     assert!(parse(&[("fault", &at)]).unwrap_err().to_string().contains("longer than 256 KiB"));
 }
+
+#[test]
+fn seeds_are_drawn_once_and_only_if_need_be() {
+    assert_eq!(parse(&[]).unwrap().seed, 0);
+    let options = parse(&[("fault", "loss=1%")]).unwrap();
+    assert!(options.seed_is_drawn);
+    let seeds = || options.devices().unwrap()[0].faults.as_ref().map(|f| f.1);
+    assert_eq!([seeds(), seeds()], [Some(options.seed); 2]);
+    assert!(!parse(&[("seed", "0"), ("fault", "loss=1%")]).unwrap().seed_is_drawn);
+}

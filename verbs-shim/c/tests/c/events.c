@@ -34,7 +34,7 @@ static void expect_event(struct ibv_cq *cq, void *context) {
     CHECK(got == cq && got_context == context);
 }
 
-/* The next completion fires, and only one. */
+/* A completion fires, the next one or one that is there already, and only one. */
 static void arming(void) {
     int x, y;
     struct ibv_cq *a = ibv_create_cq(s.ctx, 50, &x, channel, 0), *b = ibv_create_cq(s.ctx, 50, &y, channel, 0);
@@ -44,13 +44,14 @@ static void arming(void) {
     deliver(qa);
     CHECK(!readable(channel->fd, 0.02)); /* not armed */
     IS(ibv_req_notify_cq(a, 0), 0);
-    CHECK(!readable(channel->fd, 0.02)); /* what is there already does not count */
-    deliver(qa);
-    CHECK(readable(channel->fd, 10));
+    CHECK(readable(channel->fd, 10)); /* a program that did not take all misses nothing */
     deliver(qa); /* not armed any more */
     expect_event(a, &x);
     CHECK(!readable(channel->fd, 0.02));
+    struct ibv_wc wc[16];
+    IS(ibv_poll_cq(a, 16, wc), 2);
     IS(ibv_req_notify_cq(a, 0), 0);
+    CHECK(!readable(channel->fd, 0.02));
     IS(ibv_req_notify_cq(a, 0), 0); /* twice is once */
     IS(ibv_req_notify_cq(b, 0), 0);
     deliver(qb);
@@ -60,8 +61,7 @@ static void arming(void) {
     CHECK(readable(channel->fd, 10));
     expect_event(a, &x);
     CHECK(!readable(channel->fd, 0.02));
-    struct ibv_wc wc[16];
-    IS(ibv_poll_cq(a, 16, wc), 5);
+    IS(ibv_poll_cq(a, 16, wc), 2);
     IS(ibv_poll_cq(b, 16, wc), 1);
     ibv_ack_cq_events(a, 2);
     ibv_ack_cq_events(b, 1);

@@ -144,7 +144,19 @@ int main(int argc, char **argv) {
         cycles(atoi(argv[2]));
     else if (!strcmp(argv[1], "rails"))
         rails(atoi(argv[2]));
-    else if (!strcmp(argv[1], "die")) {
+    else if (!strcmp(argv[1], "sends")) {
+        struct side s = make_side(false, 7);
+        struct ibv_ah *ah = make_ah(s.pd, s.gid);
+        CHECK(ah);
+        for (int i = 0; i < atoi(argv[2]); i++) {
+            IS(recv_at(&s, 1, 0, 64), 0);
+            IS(send_from(&s, 2, 0, 64, ah, s.qp->qp_num), 0);
+            wait_wc(s.cq, 10);
+            wait_wc(s.cq, 10);
+        }
+        IS(ibv_destroy_ah(ah), 0);
+        drop_side(&s);
+    } else if (!strcmp(argv[1], "die")) {
         struct side s = make_side(false, 7);
         CHECK(s.ctx);
         kill(getpid(), SIGKILL);

@@ -79,10 +79,11 @@ impl Bench {
         out
     }
 
-    /// Names of what the library has in its runtime directory now.
+    /// Directories that the library has for sysfs now.
     pub(crate) fn left(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path().join("run")) else { return Vec::new() };
-        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.contains("sysfs-")).collect()
     }
 }
 

@@ -1,0 +1,605 @@
+//! What stands around unmodified programs: `srd run`, `devices`, `doctor`, `explain`, `stat`.
+//!
+//! The programs are tiny, compiled here with `cc`, and so are the libraries: what counts is which one the loader picks.
+
+#[path = "support/command.rs"]
+mod support;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use support::{LIMIT, Output, command, fails, finish, is_documented, json, names, run, signal};
+use verbs_shim::counters::{DEVICE, Identity, PORT, Publisher, Values};
+
+/// Tells which library it got, what `srd` left in the environment, and ends as it is told.
+const PROGRAM: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int ibv_fork_init(void);
+extern char **environ;
+int main(int argc, char **argv) {
+    printf("library %d\n", ibv_fork_init());
+    for (char **e = environ; *e; e++)
+        if (!strncmp(*e, "SRD_", 4) || !strncmp(*e, "LD_", 3)) puts(*e);
+    return argc > 1 ? atoi(argv[1]) : 0;
+}
+"#;
+/// Loads a module at run time, as a Python does.
+const LOADER: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    void *module = dlopen(argv[1], RTLD_NOW);
+    if (!module) { puts(dlerror()); return 1; }
+    printf("library %d\n", ((int (*)(void)) dlsym(module, argv[2]))());
+    return 0;
+}
+"#;
+/// Opens all devices, tells their names, and waits.
+const VERBS: &str = r#"
+#include <stdio.h>
+void **ibv_get_device_list(int *);
+const char *ibv_get_device_name(void *);
+void *ibv_open_device(void *);
+void *ibv_alloc_pd(void *);
+int main(void) {
+    void **list = ibv_get_device_list(NULL);
+    for (int k = 0; list && list[k]; k++) {
+        void *context = ibv_open_device(list[k]);
+        if (!context || !ibv_alloc_pd(context)) return 1;
+        printf("%s ", ibv_get_device_name(list[k]));
+    }
+    puts("");
+    fflush(stdout);
+    return getchar() != EOF;
+}
+"#;
+/// What the library says that is ours, and what the host's says.
+const OURS: u32 = 42;
+const OTHER: u32 = 7;
+
+/// A directory with a library that is ours and one that is the host's, and programs.
+struct Workshop {
+    dir: tempfile::TempDir,
+}
+
+impl Workshop {
+    fn new() -> Workshop {
+        let shop = Workshop { dir: tempfile::tempdir().expect("a directory") };
+        fs::create_dir(shop.at("host")).expect("create");
+        shop.library("libsrd_verbs.so", "libibverbs.so.1", OURS);
+        shop.library("host/libibverbs.so.1", "libibverbs.so.1", OTHER);
+        shop
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.at(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    fn cc(&self, name: &str, source: &str, args: &[&str]) -> PathBuf {
+        let file = self.at(&format!("{}.c", name.replace('/', "_")));
+        fs::write(&file, source).expect("write the source");
+        let out = self.at(name);
+        let done = Command::new("cc").arg("-o").arg(&out).arg(&file).args(args).current_dir(self.dir.path()).output();
+        let done = done.expect("run cc");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        out
+    }
+
+    fn library(&self, name: &str, soname: &str, answer: u32) -> PathBuf {
+        let source = format!("int ibv_fork_init(void) {{ return {answer}; }}");
+        fs::write(self.at("exports.map"), "IBVERBS_1.0 { }; IBVERBS_1.1 { global: ibv_fork_init; };").expect("write");
+        let soname = format!("-Wl,-soname,{soname}");
+        self.cc(name, &source, &["-shared", "-fPIC", &soname, "-Wl,--version-script=exports.map"])
+    }
+
+    /// A program that needs the library at `library`, by its soname.
+    fn program(&self, name: &str, library: &str, args: &[&str]) -> PathBuf {
+        self.cc(name, PROGRAM, &[&[library], args].concat())
+    }
+
+    /// `srd run` with our library, in a runtime directory of its own; where the loader finds the host's without us.
+    fn run(&self, options: &[&str], program: &[&str]) -> Command {
+        let (library, runtime) = (self.text("libsrd_verbs.so"), self.text("runtime"));
+        let fixed = ["run", "--library", &library, "--runtime-dir", &runtime, "--addr", "127.0.0.1"];
+        let mut command = command(&[&fixed, options, &["--"], program].concat());
+        command.env("LD_LIBRARY_PATH", self.at("host")).env_remove("LD_PRELOAD");
+        command
+    }
+}
+
+fn output(mut command: Command) -> Output {
+    finish(command.spawn().expect("start the command"))
+}
+
+fn says(output: &Output, line: &str) {
+    assert!(output.stdout.lines().any(|l| l == line), "no '{line}' in {output:?}");
+}
+
+#[test]
+fn run_programs_get_the_library_and_the_options() {
+    let shop = Workshop::new();
+    let program = shop.program("program", "host/libibverbs.so.1", &[]);
+    let program = program.to_str().expect("UTF-8");
+    let mut without = Command::new(program);
+    without.env("LD_LIBRARY_PATH", shop.at("host")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    says(&output(without), &format!("library {OTHER}"));
+
+    let done = output(shop.run(&["--paths", "3", "--profile", "efa3"], &[program, "33"]));
+    assert_eq!((done.code, done.stderr.as_str()), (Some(33), ""), "{done:?}");
+    says(&done, &format!("library {OURS}"));
+    says(&done, "SRD_PATHS=3");
+    says(&done, "SRD_PROFILE=efa3");
+    let path = done.stdout.lines().find_map(|l| l.strip_prefix("LD_LIBRARY_PATH=")).expect("a search path");
+    let (links, rest) = path.split_once(':').expect("two directories");
+    assert_eq!(rest, shop.text("host"));
+    for name in ["libibverbs.so.1", "libibverbs.so", "libefa.so.1", "libefa.so"] {
+        let target = fs::canonicalize(Path::new(links).join(name)).expect("a link");
+        assert_eq!(target, fs::canonicalize(shop.at("libsrd_verbs.so")).expect("a file"));
+    }
+    assert_eq!(fs::metadata(shop.at("runtime")).expect("a directory").mode() & 0o777, 0o700);
+    // The second run takes the same links, and so does one inside of another.
+    let srd = env!("CARGO_BIN_EXE_srd");
+    let done = output(shop.run(&[], &[srd, "run", "--", program]));
+    says(&done, &format!("library {OURS}"));
+    assert_eq!(fs::read_dir(shop.at("runtime")).expect("a directory").count(), 1);
+}
+
+#[test]
+fn run_signals_and_process_numbers_are_the_programs_own() {
+    let shop = Workshop::new();
+    let mut child = shop.run(&[], &["sh", "-c", "echo $$; read line; kill -TERM $$"]);
+    let mut child = child.stdin(Stdio::piped()).spawn().expect("start");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    assert_eq!(line.trim(), child.id().to_string());
+    drop(child.stdin.take());
+    let status = child.wait().expect("wait");
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
+}
+
+#[test]
+fn run_seed_of_faults_is_printed_and_repeats() {
+    let shop = Workshop::new();
+    let program = shop.program("program", "host/libibverbs.so.1", &[]);
+    let program = program.to_str().expect("UTF-8");
+    let done = output(shop.run(&["--fault", "loss=1%"], &[program]));
+    let seed = done.stderr.split("--seed ").nth(1).and_then(|t| t.split(' ').next()).expect("a seed is printed");
+    says(&done, &format!("SRD_SEED={seed}"));
+    says(&done, "SRD_FAULT=loss=1%");
+    let again = output(shop.run(&["--fault", "loss=1%", "--seed", seed], &[program]));
+    assert_eq!(again.stderr, "");
+    says(&again, &format!("SRD_SEED={seed}"));
+    // A schedule is found from any directory.
+    fs::write(shop.at("schedule"), "loss=1%@1s-2s\n").expect("write");
+    let mut command = shop.run(&["--fault", "@schedule", "--seed", "1"], &[program]);
+    command.current_dir(shop.dir.path());
+    says(&output(command), &format!("SRD_FAULT=@{}", shop.text("schedule")));
+}
+
+#[test]
+fn run_renamed_copies_are_replaced() {
+    let shop = Workshop::new();
+    let renamed = "libibverbs-1a2b3c4d.so.1.14.44.0";
+    let wheel = "lib/python3.11/site-packages/wheel.libs";
+    fs::create_dir_all(shop.at(wheel)).expect("create");
+    shop.library(&format!("{wheel}/{renamed}"), renamed, OTHER);
+    let built_in = ["-Wl,--disable-new-dtags,-rpath,$ORIGIN/wheel.libs"];
+    let library = format!("{wheel}/{renamed}");
+
+    // A program that asks for the copy itself, from a directory that counts before ours.
+    let site = "lib/python3.11/site-packages";
+    let program = shop.program(&format!("{site}/program"), &library, &built_in);
+    let done = output(shop.run(&[], &[program.to_str().expect("UTF-8")]));
+    says(&done, &format!("library {OURS}"));
+
+    // A module that does, in a program that knows nothing of it.
+    let source = "int ibv_fork_init(void); int answer(void) { return ibv_fork_init(); }";
+    let module = shop.cc(&format!("{site}/module.so"), source, &["-shared", "-fPIC", &library, built_in[0]]);
+    let module = module.to_str().expect("UTF-8");
+    let loader = shop.cc("loader", LOADER, &["-ldl"]);
+    let loader = loader.to_str().expect("UTF-8");
+    says(&output(shop.run(&[], &[loader, module, "answer"])), &format!("library {OTHER}"));
+    let with = ["--also", renamed];
+    let done = output(shop.run(&with, &[loader, module, "answer"]));
+    assert_eq!(done.stderr, "", "the versions are there");
+    says(&done, &format!("library {OURS}"));
+    // A program that opens it by name, and asks it for symbols.
+    says(&output(shop.run(&with, &[loader, renamed, "ibv_fork_init"])), &format!("library {OURS}"));
+
+    // A Python finds the modules of its environment, and so does a script for it.
+    fs::create_dir(shop.at("bin")).expect("create");
+    fs::copy(loader, shop.at("bin/python3")).expect("copy");
+    says(&output(shop.run(&[], &[&shop.text("bin/python3"), module, "answer"])), &format!("library {OURS}"));
+}
+
+#[test]
+fn run_directories_that_are_built_in_do_not_win() {
+    let shop = Workshop::new();
+    let built_in = "-Wl,--disable-new-dtags,-rpath,$ORIGIN/host";
+    let program = shop.program("program", "host/libibverbs.so.1", &[built_in]);
+    says(&output(shop.run(&[], &[program.to_str().expect("UTF-8")])), &format!("library {OURS}"));
+}
+
+#[test]
+fn run_warns_of_programs_that_cannot_be_given_a_library() {
+    let shop = Workshop::new();
+    let program = shop.cc("static", "int main(void) { return 5; }", &["-static"]);
+    let done = output(shop.run(&[], &[program.to_str().expect("UTF-8")]));
+    assert_eq!(done.code, Some(5), "{done:?}");
+    assert!(done.stderr.contains("linked statically"), "{done:?}");
+
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: needs root, to give a program away");
+        return;
+    }
+    let program = shop.program("set-uid", "host/libibverbs.so.1", &[]);
+    std::os::unix::fs::chown(&program, Some(65534), None).expect("chown");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("chmod");
+    let done = output(shop.run(&["--print-env"], &[program.to_str().expect("UTF-8")]));
+    assert!(done.stderr.contains("is set-uid"), "{done:?}");
+}
+
+#[test]
+fn run_warns_of_launchers_and_misspelt_variables() {
+    let shop = Workshop::new();
+    let mpirun = shop.at("mpirun");
+    symlink("/bin/true", &mpirun).expect("link");
+    let mut command = shop.run(&[], &[mpirun.to_str().expect("UTF-8"), "-H", "a,b", "program"]);
+    command.env("SRD_PEER_TIMOUT", "1s");
+    let done = output(command);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stderr.contains("other hosts") && done.stderr.contains("do you mean SRD_PEER_TIMEOUT?"), "{done:?}");
+}
+
+#[test]
+fn run_print_env_is_what_a_shell_takes() {
+    let shop = Workshop::new();
+    let program = shop.program("program", "host/libibverbs.so.1", &[]);
+    let printed = output(shop.run(&["--paths", "2", "--print-env"], &[]));
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    let variables = printed.stdout.lines().map(|l| l.split_once('=').expect("NAME=VALUE"));
+    let mut command = Command::new(program);
+    command.envs(variables).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let done = output(command);
+    says(&done, &format!("library {OURS}"));
+    says(&done, "SRD_PATHS=2");
+}
+
+#[test]
+fn run_says_soon_why_it_cannot() {
+    let shop = Workshop::new();
+    let library = shop.text("libsrd_verbs.so");
+    fs::write(shop.at("text"), "no library\n").expect("write");
+    fs::write(shop.at("file"), "no directory\n").expect("write");
+    let (text, file) = (shop.text("text"), shop.text("file"));
+    let began = Instant::now();
+    let good = ["run", "--library", &library, "--addr", "127.0.0.1"];
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["--", "no-such-program"], 3, "no program 'no-such-program' in PATH"),
+        (&["--", "/no/such/program"], 3, "No such file"),
+        (&["--", &text], 3, "not executable"),
+        (&["--", "/tmp"], 3, "is a directory"),
+        (&["--paths", "0", "--", "true"], 2, "--paths 0 must be a number from 1 to 256"),
+        (&["--fault", "los=1%", "--", "true"], 2, "unknown name; known are loss"),
+        (&["--driver", "xdp", "--", "true"], 2, "not possible yet"),
+        (&["--also", "a/b.so", "--", "true"], 2, "no name of a library"),
+        (&["--runtime-dir", &file, "--", "true"], 3, "it is no directory"),
+        (&[], 2, "CMD"),
+    ];
+    for (args, code, text) in cases {
+        fails(&[&good, *args].concat(), *code, &[text]);
+    }
+    fails(&["run", "--library", "/no/such.so", "--", "true"], 3, &["/no/such.so", "SRD_LIBRARY"]);
+    fails(&["run", "--library", &text, "--", "true"], 3, &["no library"]);
+    fails(&["run", "--library", &library, "--addr", "192.0.2.77", "--", "true"], 3, &["not an address of this host"]);
+    fails(&["run", "--library", &library, "--addr", "no-such-if", "--", "true"], 3, &["no interface of this host"]);
+    let each = began.elapsed() / (cases.len() as u32 + 4);
+    assert!(each < Duration::from_secs(2), "{each:?} for each");
+}
+
+#[test]
+fn devices_are_what_was_asked_for() {
+    let output = run(&["devices", "--addr", "127.0.0.1,127.0.0.2", "--profile", "efa2", "--max-ah", "64", "--json"]);
+    assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{output:?}");
+    let report = json(&output);
+    is_documented(&report);
+    let devices = report["devices"].as_array().expect("a list");
+    assert_eq!(devices.len(), 2);
+    for (device, name, ip) in [(&devices[0], "rdmap0s6", "127.0.0.1:"), (&devices[1], "rdmap1s6", "127.0.0.2:")] {
+        assert_eq!((&device["name"], &device["profile"]), (&Value::from(name), &Value::from("efa2")));
+        assert_eq!((&device["part_id"], &device["limits"]["max_ah"]), (&Value::from(0xefa2), &Value::from(64)));
+        assert!(device["address"].as_str().is_some_and(|a| a.starts_with(ip)), "{device:#}");
+        assert!(device["gid"].as_str().is_some_and(|g| g.starts_with("fe80::200:7f00:")), "{device:#}");
+    }
+    let text = run(&["devices", "--addr", "127.0.0.1"]).stdout;
+    assert!(text.contains("rdmap0s6") && text.contains("127.0.0.1, UDP port any"), "{text}");
+    fails(
+        &["devices", "--addr", "192.0.2.77", "--json"],
+        3,
+        &["rdmap0s6 cannot be opened", "not an address of this host"],
+    );
+    fails(&["devices", "--devices", "0"], 2, &["from 1 to 64"]);
+}
+
+#[test]
+fn devices_take_the_address_that_others_reach() {
+    let srd = env!("CARGO_BIN_EXE_srd");
+    let shell = |script: String| Command::new("unshare").args(["-r", "-n", "sh", "-ec", &script]).output();
+    if !shell("ip link set lo up".into()).is_ok_and(|o| o.status.success()) {
+        eprintln!("skipped: needs unshare -r -n (user and network namespaces) and ip");
+        return;
+    }
+    // Loopback alone; then an interface without a default route, as between two namespaces.
+    for (setup, address) in [
+        ("", "127.0.0.1:"),
+        (
+            "ip link add va type veth peer name vb; ip addr add 10.99.1.1/24 dev va; ip link set va up; ip link set vb up;",
+            "10.99.1.1:",
+        ),
+    ] {
+        let script = format!("ip link set lo up; {setup} exec {srd} devices --json");
+        let done = shell(script).expect("run unshare");
+        let report: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        assert!(report["devices"][0]["address"].as_str().is_some_and(|a| a.starts_with(address)), "{report:#}");
+    }
+}
+
+/// The finding of a check.
+fn finding<'a>(report: &'a Value, check: &str) -> &'a Value {
+    let findings = report["findings"].as_array().expect("a list");
+    findings.iter().find(|f| f["check"] == check).unwrap_or_else(|| panic!("no '{check}' in {report:#}"))
+}
+
+#[test]
+fn doctor_finds_what_is_wrong() {
+    let shop = Workshop::new();
+    let (library, runtime) = (shop.text("libsrd_verbs.so"), shop.text("runtime"));
+    let program = shop.program("program", "host/libibverbs.so.1", &[]);
+    let program = program.to_str().expect("UTF-8");
+    let good = ["doctor", "--library", &library, "--runtime-dir", &runtime, "--addr", "127.0.0.1", "--json"];
+    let began = Instant::now();
+    let output = run(&[&good[..], &["--", program]].concat());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let report = json(&output);
+    is_documented(&report);
+    assert_eq!(report["ok"], Value::Bool(true));
+    for check in
+        ["options", "library", "address", "GSO", "GRO", "buffers", "ports", "firewall", "paths", "runtime", "files"]
+    {
+        names(finding(&report, check), &["state", "found"]);
+    }
+    assert!(
+        finding(&report, "program")["found"].as_str().is_some_and(|f| f.ends_with("gets the library")),
+        "{report:#}"
+    );
+
+    // Each thing that is wrong is told, with a remedy.
+    let mut command = command(&[&good[..7], &["--json", "--paths", "0", "--", "no-such-program"]].concat());
+    command.env("SYSFS_PATH", "/nowhere").env("SRD_PATH", "1");
+    let output = finish(command.spawn().expect("start"));
+    assert_eq!(output.code, Some(1), "{output:?}");
+    let report = json(&output);
+    for (check, state) in [("options", "fail"), ("sysfs", "warn")] {
+        assert_eq!(finding(&report, check)["state"], Value::from(state), "{report:#}");
+        names(finding(&report, check), &["remedy"]);
+    }
+    let text = report.to_string();
+    assert!(text.contains("SRD_PATHS?"), "{text}");
+
+    let output = run(&["doctor", "--library", "/no/such.so"]);
+    assert_eq!(output.code, Some(1));
+    assert!(output.stdout.contains("FAIL  library") && output.stdout.contains("does not work here"), "{output:?}");
+}
+
+#[test]
+fn doctor_looks_at_the_program() {
+    let shop = Workshop::new();
+    let (library, runtime) = (shop.text("libsrd_verbs.so"), shop.text("runtime"));
+    let doctor = |program: &Path| {
+        let program = program.to_str().expect("UTF-8");
+        let args = [
+            "doctor",
+            "--library",
+            &library,
+            "--runtime-dir",
+            &runtime,
+            "--addr",
+            "127.0.0.1",
+            "--json",
+            "--",
+            program,
+        ];
+        json(&run(&args))
+    };
+    let report = doctor(&shop.cc("static", "int main(void) { return 0; }", &["-static"]));
+    assert_eq!(finding(&report, "program")["state"], Value::from("fail"), "{report:#}");
+    // It is not run: it would leave a trace.
+    let trace = shop.text("trace");
+    let source = format!("#include <stdio.h>\nint main(void) {{ fopen(\"{trace}\", \"w\"); return 0; }}");
+    let report = doctor(&shop.cc("plain", &source, &[]));
+    assert!(finding(&report, "program")["found"].to_string().contains("loads no verbs"), "{report:#}");
+    let script = shop.at("script");
+    fs::write(&script, format!("#!/bin/sh\ntouch {trace}\n")).expect("write");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+    assert_eq!(finding(&doctor(&script), "program")["state"], Value::from("ok"));
+    assert!(!Path::new(&trace).exists());
+}
+
+#[test]
+fn explain_by_each_name() {
+    for text in ["10", "rnr", "REMOTE_ERROR_RNR", "ibv_wc_rnr_retry_exc_err", "FI_ENORX"] {
+        let output = run(&["explain", text, "--json"]);
+        assert_eq!(output.code, Some(0), "{output:?}");
+        let report = json(&output);
+        is_documented(&report);
+        assert_eq!(report["statuses"].as_array().map(Vec::len), Some(1), "{text}");
+        assert_eq!(report["statuses"][0]["status"], Value::from(10));
+    }
+    let report = json(&run(&["explain", "RESP_TIMEOUT_ERR", "--json"]));
+    assert_eq!(report["statuses"].as_array().map(Vec::len), Some(2), "two statuses have this name");
+    let text = run(&["explain", "14"]).stdout;
+    assert!(text.contains("REMOTE_ERROR_UNKNOWN_PEER") && text.contains("what to do:"), "{text}");
+    assert!(run(&["explain"]).stdout.contains("LOCAL_ERROR_UNREACH_REMOTE"));
+    fails(&["explain", "16", "--json"], 2, &["no completion status", "srd explain"]);
+}
+
+/// This process, as one that uses a device.
+fn publish(dir: &Path, tx_bytes: u64) -> Publisher {
+    let identity = Identity { device: "rdmap0s6".into(), part_id: 0xefa1, gbps: 100, fw_ver: [0, 0, 1, 1] };
+    let mut publisher = Publisher::new(dir, identity, "127.0.0.1:9".parse().expect("an address")).expect("publish");
+    let mut values = Values::default();
+    *values.get_mut("tx_bytes").expect("a counter") = tx_bytes;
+    publisher.publish(&values).expect("publish");
+    publisher
+}
+
+#[test]
+fn stat_shows_processes_that_run_and_sums_of_all() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = dir.path().to_str().expect("UTF-8");
+    let stat = |args: &[&str]| run(&[&["stat", "--runtime-dir", runtime], args].concat());
+    assert!(stat(&[]).stdout.contains("no device has been used"));
+    assert_eq!(json(&stat(&["--json"]))["devices"], Value::Array(Vec::new()));
+
+    drop(publish(dir.path(), 1000));
+    let running = publish(dir.path(), 234);
+    let report = json(&stat(&["--json"]));
+    is_documented(&report);
+    let device = &report["devices"][0];
+    assert_eq!((&device["name"], &device["total"]["tx_bytes"]), (&Value::from("rdmap0s6"), &Value::from(1234)));
+    let process = &device["processes"][0];
+    assert_eq!((&process["pid"], &process["address"]), (&Value::from(std::process::id()), &Value::from("127.0.0.1:9")));
+    assert_eq!(process["counters"]["tx_bytes"], Value::from(234));
+    assert!(PORT.iter().chain(&DEVICE).all(|name| process["counters"][name].is_u64()));
+
+    let pid = std::process::id().to_string();
+    for which in ["rdmap0s6", &pid] {
+        let text = stat(&[which]).stdout;
+        assert!(text.contains("tx_bytes") && text.contains("1,234") && text.contains(&pid), "{text}");
+    }
+    assert!(stat(&[]).stdout.contains("all, ever"));
+    fails(&["stat", "--runtime-dir", runtime, "rdmap9s6"], 3, &["rdmap9s6", "srd stat"]);
+    drop(running);
+    let report = json(&stat(&["--json"]));
+    assert_eq!(report["devices"][0]["processes"], Value::Array(Vec::new()));
+    assert_eq!(report["devices"][0]["total"]["tx_bytes"], Value::from(1234));
+}
+
+#[test]
+fn stat_keeps_a_tree_up_to_date() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = dir.path().to_str().expect("UTF-8");
+    let tree = dir.path().join("tree");
+    let mut running = publish(dir.path(), 5);
+    let args = ["stat", "--runtime-dir", runtime, "--sysfs", tree.to_str().expect("UTF-8")];
+    let watch = [&args[..], &["--watch", "0.01", "--json"]].concat();
+    let mut child = command(&watch).spawn().expect("start");
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut next = |want: u64| {
+        let began = Instant::now();
+        loop {
+            assert!(began.elapsed() < LIMIT, "{want} is not shown");
+            let mut line = String::new();
+            out.read_line(&mut line).expect("a line");
+            let report: Value = serde_json::from_str(&line).expect("one object in each line");
+            if report["devices"][0]["total"]["tx_bytes"] == want {
+                return;
+            }
+        }
+    };
+    let counter = tree.join("class/infiniband/rdmap0s6/ports/1/hw_counters/tx_bytes");
+    next(5);
+    assert_eq!(fs::read_to_string(&counter).expect("a counter"), "5\n");
+    let mut values = Values::default();
+    *values.get_mut("tx_bytes").expect("a counter") = 77;
+    running.publish(&values).expect("publish");
+    next(77);
+    assert_eq!(fs::read_to_string(&counter).expect("a counter"), "77\n");
+    signal(child.id(), Signal::SIGINT);
+    // What it says until then has to go somewhere.
+    std::io::copy(&mut out, &mut std::io::sink()).expect("read the rest");
+    assert_eq!(child.wait().expect("wait").code(), Some(130));
+    assert_eq!(fs::read_to_string(tree.join("class/infiniband/rdmap0s6/device/vendor")).expect("a file"), "0x1d0f\n");
+}
+
+/// The real library, beside the command. Cargo does not build it for tests, because no Rust program can be linked with it.
+fn build_the_library() -> PathBuf {
+    let srd = Path::new(env!("CARGO_BIN_EXE_srd"));
+    let profile = srd.parent().expect("a directory");
+    let target = profile.parent().expect("a directory");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--locked", "--package", "srd-verbs-c", "--target-dir"]).arg(target);
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
+    assert!(status.success(), "{cargo:?}: {status}");
+    profile.join("libsrd_verbs.so")
+}
+
+#[test]
+fn the_real_library_from_run_to_stat() {
+    let library = build_the_library();
+    let shop = Workshop::new();
+    let program = shop.cc("verbs", VERBS, &[library.to_str().expect("UTF-8")]);
+    let runtime = shop.text("runtime");
+    // Without --library: it is found beside the command.
+    let options = ["--runtime-dir", &runtime, "--addr", "127.0.0.1", "--devices", "2", "--max-pd", "7"];
+    let run_it = [&["run"][..], &options, &["--", program.to_str().expect("UTF-8")]].concat();
+    let start = || {
+        let mut child = command(&run_it).stdin(Stdio::piped()).spawn().expect("start");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
+        assert_eq!(line.trim_end(), "rdmap0s6 rdmap1s6", "{:?}", child.try_wait());
+        child
+    };
+    let stat = || json(&run(&["stat", "--runtime-dir", &runtime, "--json"]));
+    let pids = |report: &Value| -> Vec<u64> {
+        let processes = report["devices"][1]["processes"].as_array().expect("a list");
+        processes.iter().map(|p| p["pid"].as_u64().expect("a number")).collect()
+    };
+
+    let (mut ends, mut dies) = (start(), start());
+    let mut want = [u64::from(ends.id()), u64::from(dies.id())];
+    want.sort_unstable();
+    assert_eq!(pids(&stat()), want);
+    dies.kill().expect("kill it");
+    dies.wait().expect("wait");
+    assert_eq!(pids(&stat()), [u64::from(ends.id())]);
+    drop(ends.stdin.take());
+    assert_eq!(ends.wait().expect("wait").code(), Some(0));
+    assert_eq!(pids(&stat()), [0; 0]);
+
+    // Options that make no sense never get as far as the program; without 'srd run', the library tells.
+    let mut bare = Command::new(&program);
+    bare.env("LD_LIBRARY_PATH", shop.at("links")).env("SRD_PATHS", "0").env("SRD_RUNTIME_DIR", &runtime);
+    fs::create_dir(shop.at("links")).expect("create");
+    symlink(&library, shop.at("links/libibverbs.so.1")).expect("link");
+    let done = output({
+        bare.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        bare
+    });
+    assert!(done.stderr.contains("SRD_PATHS=0 must be a number from 1 to 256"), "{done:?}");
+}
+
+#[test]
+fn help_has_every_option() {
+    let help = run(&["run", "--help"]).stdout;
+    for option in verbs_shim::options::OPTIONS {
+        assert!(help.contains(&format!("--{} <", option.name)) && help.contains(&option.variable()), "{option:?}");
+    }
+}
