@@ -25,6 +25,30 @@ pub enum CcChoice {
     },
 }
 
+/// Constants of the default congestion controller; `docs/congestion-control.md` says how each was chosen.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tuning {
+    /// Proportional gain: how much the rate gives way at once for each target delay's worth of queue beyond half of
+    /// one, 0.0..=1.0.
+    pub proportional: f64,
+    /// Integral gain: the same for the rate that is remembered, per round trip, 0.0..=1.0.
+    pub integral: f64,
+    /// Part of the way to its share that a sender goes per round, 0.0..=1.0.
+    pub pull: f64,
+    /// Additive increase in packets per round trip and round trip, 0.0..=10.0.
+    pub additive: f64,
+    /// Part of this host's link that is given out to those who send to it, 0.0..=1.0.
+    pub headroom: f64,
+    /// Random part of the gaps between bursts at low rates, 0.0..=1.0.
+    pub jitter: f64,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning { proportional: 0.15, integral: 0.1, pull: 0.2, additive: 0.15, headroom: 0.995, jitter: 0.1 }
+    }
+}
+
 /// Configuration of an [`Endpoint`](crate::Endpoint). [`Config::default`] suits plain hosts over kernel UDP;
 /// [`Config::fabric`] suits NIC-grade timing (the simulator, AF_XDP on dedicated cores).
 #[derive(Clone, Debug)]
@@ -87,12 +111,18 @@ pub struct Config {
 
     /// Congestion controller.
     pub cc: CcChoice,
+    /// Constants of [`CcChoice::Delay`].
+    pub tuning: Tuning,
     /// Bytes in flight at the start of a connection. Default 64 KiB on hosts.
     pub initial_window: u32,
     /// Floor of the target queueing delay T. Default 100 us on hosts: above the noise of kernel scheduling and batching.
     pub target_delay: Span,
-    /// Upper limit of the pacing rate in bytes per second (the line rate where it is known). Default 400 Gbit/s.
-    pub max_rate: u64,
+    /// Rate of this host's link in bytes per second, both ways, if known: no connection sends faster, and it is what is
+    /// divided among those who send to this host at once. Default `None`: at most 400 Gbit/s, and no advice to senders.
+    pub link_rate: Option<u64>,
+    /// Time after which a sender that has paused is no longer counted among those who share the link, in halves: it
+    /// counts for two to three of these. Default 1 ms: several round trips of a host with a queue.
+    pub share_period: Span,
     /// A burst carries at most this much time's worth of the present rate. Default 25 us: small against queues.
     pub burst_time: Span,
     /// A burst carries at most this many bytes, 1..=65000. Default 65000, one segmentation-offload call.
@@ -131,9 +161,11 @@ impl Default for Config {
             rnr_min: Span::from_micros(50),
             rnr_max: Span::from_millis(10),
             cc: CcChoice::Delay,
+            tuning: Tuning::default(),
             initial_window: 64 * 1024,
             target_delay: Span::from_micros(100),
-            max_rate: 50_000_000_000,
+            link_rate: None,
+            share_period: Span::from_millis(1),
             burst_time: Span::from_micros(25),
             max_burst: 65000,
             checksum: Checksum::Udp,
@@ -157,6 +189,7 @@ impl Config {
             initial_window: 16 * 1024,
             target_delay: Span::from_micros(6),
             burst_time: Span::from_micros(1),
+            share_period: Span::from_micros(10),
             ..Config::default()
         }
     }
@@ -190,7 +223,7 @@ impl Config {
         range("ack_every", self.ack_every.into(), 1, 255)?;
         range("reorder_packets", self.reorder_packets.into(), 1, 255)?;
         range("max_burst", self.max_burst.into(), 1, 65000)?;
-        range("max_rate", self.max_rate, 1, u64::MAX)?;
+        range("link_rate", self.link_rate.unwrap_or(1), 1, u64::MAX)?;
         range("initial_window", self.initial_window.into(), 1, u32::MAX.into())?;
         for (field, span) in [
             ("granularity (ns)", self.granularity),
@@ -201,6 +234,7 @@ impl Config {
             ("idle_timeout (ns)", self.idle_timeout),
             ("rnr_min (ns)", self.rnr_min),
             ("target_delay (ns)", self.target_delay),
+            ("share_period (ns)", self.share_period),
         ] {
             range(field, span.as_nanos(), 1, u64::MAX)?;
         }

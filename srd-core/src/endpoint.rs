@@ -15,6 +15,7 @@ use crate::config::{CheckedConfig, Checksum, MIN_DATAGRAM};
 use crate::conn::{Conn, Cx};
 use crate::cookie::{Cookies, Secrets};
 use crate::driver::{RxMeta, SourcePort};
+use crate::inbound::Inbound;
 use crate::outbox::Outbox;
 use crate::peer::{Peer, State, write_control};
 use crate::replies::{Asked, Occasion, Replies, main_addr};
@@ -128,6 +129,7 @@ pub struct Endpoint {
     timers: Timers,
     events: VecDeque<Event>,
     replies: Replies,
+    inbound: Inbound,
     cookies: Cookies,
     secrets: Secrets,
     /// Chooses paths; what must not be guessed comes from `secrets`.
@@ -161,6 +163,7 @@ impl Endpoint {
             secrets,
             new_peers: VecDeque::new(),
             forget_at: 0,
+            inbound: Inbound::new(&config, now),
             config,
             local,
             peers: Vec::new(),
@@ -301,7 +304,7 @@ impl Endpoint {
         }
         p.outbox.push(msg);
         if matches!(p.state, State::Idle) {
-            let hello = self.hello(slot);
+            let hello = self.hello(now, slot);
             self.peers[slot].open(now, hello);
         }
         self.make_ready(slot);
@@ -351,7 +354,7 @@ impl Endpoint {
     }
 
     // [HS-2]
-    fn hello(&mut self, slot: usize) -> Hello {
+    fn hello(&mut self, now: Time, slot: usize) -> Hello {
         let config = &self.config;
         let secret = self.secrets.draw() << INDEX_BITS;
         let mut number = || config.first_number.unwrap_or(self.secrets.draw() as u32);
@@ -367,6 +370,7 @@ impl Endpoint {
             first_pn: Seq(number()),
             first_message: Seq(number()),
             max_ack_delay_us: config.max_ack_delay.as_nanos().div_ceil(1000).min(100_000) as u32,
+            share: self.inbound.newcomer_share(now),
         }
     }
 
@@ -468,6 +472,7 @@ impl Endpoint {
         }
         // [HS-4, SEC-1]
         if !self.cookies.check(now, addr, salt, init.cookie) {
+            self.inbound.knocked(now);
             let retry = Retry { to: init.hello.cid, cookie: self.cookies.make(now, addr, salt) };
             self.reply(now, Occasion::Opening, Asked { meta, port: init.port, len }, |out| retry.encode(out));
             return;
@@ -484,7 +489,7 @@ impl Endpoint {
         let local = match &self.peers[index].state {
             // [HS-11]
             State::Opening(opening) => opening.local,
-            _ => self.hello(index),
+            _ => self.hello(now, index),
         };
         let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
         let (mut cx, peer) = split(self, now, index);
@@ -615,7 +620,7 @@ impl Endpoint {
     /// Messages that were queued while the old connection ended want a new one.
     fn reopen_if_needed(&mut self, now: Time, index: usize) {
         if matches!(self.peers[index].state, State::Idle) && self.peers[index].outbox.live() > 0 {
-            let hello = self.hello(index);
+            let hello = self.hello(now, index);
             self.peers[index].open(now, hello);
         }
         self.make_ready(index);
@@ -731,9 +736,9 @@ fn replaced(conn: &Conn, outbox: &Outbox, incarnation: u64) -> Option<Failure> {
 
 /// The context of a call, and the peer that it concerns.
 fn split(endpoint: &mut Endpoint, now: Time, index: usize) -> (Cx<'_>, &mut Peer) {
-    let Endpoint { config, stats, watch, peers, .. } = endpoint;
+    let Endpoint { config, stats, inbound, watch, peers, .. } = endpoint;
     let granularity = watch.granularity(config);
-    (Cx { now, config, stats, granularity, stall_end: watch.stall_end }, &mut peers[index])
+    (Cx { now, config, stats, inbound, granularity, stall_end: watch.stall_end }, &mut peers[index])
 }
 
 /// The same peer always has the same address: without flow label, and with a scope only where it means something.

@@ -13,6 +13,7 @@ mod driver;
 mod endpoint;
 mod engine;
 mod faulty;
+mod inbound;
 mod inbox;
 mod mailbox;
 mod outbox;
@@ -30,7 +31,7 @@ mod upper;
 mod wire;
 
 pub use batch::{Burst, BurstWriter, Part, TxBatch};
-pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DATAGRAM};
+pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DATAGRAM, Tuning};
 pub use driver::{Driver, Ecn, RxMeta, SourcePort};
 pub use endpoint::{Endpoint, Event, Outbound, PeerId, RnrRetry, SendError};
 pub use engine::Engine;

@@ -25,6 +25,8 @@ pub(crate) struct Path {
     pub(crate) life: u32,
     pub(crate) state: PathState,
     pub(crate) rtt: Rtt,
+    /// Its RTT without any queue, as far as known.
+    base: Span,
     in_flight: u64,
     /// Packets whose fate was unknown when last looked at, in the order sent.
     outstanding: VecDeque<Seq>,
@@ -58,6 +60,7 @@ impl Path {
             life: 0,
             state: PathState::Unproven,
             rtt: Rtt::new(config.initial_rtt),
+            base: config.initial_rtt,
             in_flight: 0,
             outstanding: VecDeque::new(),
             next_seq: 0,
@@ -135,6 +138,9 @@ pub(crate) struct RoundSignal {
 #[derive(Debug)]
 pub(crate) struct PathSet {
     paths: Vec<Path>,
+    /// Paths whose last packet met a queue of no more than `fast`, and when that was known, oldest first.
+    fresh: VecDeque<(u8, Time)>,
+    fast: Span,
     pool: u16,
     /// Ports that were given up.
     retired: Vec<Retired>,
@@ -164,6 +170,10 @@ struct Retired {
 const QUARANTINE: Span = Span::from_secs(1);
 /// Retired ports are tried again at most this often, so that a spine that is still dead costs little.
 const REVIVAL_PAUSE: Span = Span::from_millis(20);
+/// Paths that are remembered as fast.
+const MAX_FRESH: u8 = 64;
+/// Samples after which a path's own smallest RTT is believed to be without a queue.
+const KNOWN_SAMPLES: u32 = 32;
 /// Bursts on an unproven path have at most so many packets.
 pub(crate) const UNPROVEN_PACKETS: usize = 2;
 
@@ -180,6 +190,8 @@ impl PathSet {
             .collect();
         PathSet {
             paths,
+            fresh: VecDeque::new(),
+            fast: config.target_delay * 2,
             pool: config.path_pool,
             retired: Vec::new(),
             next_revival: Time::ZERO,
@@ -206,12 +218,18 @@ impl PathSet {
         std::mem::take(&mut self.replaced)
     }
 
-    /// A path for the next burst: the better of two random usable ones, by expected delay. `avoid` is the path that lost
+    /// A path for the next burst: one that was fast just now, else the better of two random usable ones, by expected delay. `avoid` is the path that lost
     /// what is to be sent. If no path looks usable, the one that was silent for the shortest time.
     pub(crate) fn pick(&mut self, now: Time, rate: f64, avoid: Option<u8>, patience: Span, sent: &SentPackets) -> u8 {
         let n = self.paths.len();
         if n == 1 {
             return 0;
+        }
+        while let Some((i, at)) = self.fresh.pop_front() {
+            let recent = now.since(at) <= self.paths[usize::from(i)].rtt.min() * 2;
+            if recent && Some(i) != avoid && self.usable(i, now, patience, sent) {
+                return i;
+            }
         }
         let mut best: Option<(f64, u8)> = None;
         let mut found = 0;
@@ -262,7 +280,7 @@ impl PathSet {
     /// Expected delay in seconds beyond that of an idle path: its queue, and its share of what is in flight.
     fn score(&self, index: u8, now: Time, rate: f64) -> f64 {
         let path = &self.paths[usize::from(index)];
-        let queue = path.rtt.srtt() - path.rtt.min();
+        let queue = path.rtt.srtt() - path.base;
         // An old estimate says little; forget it, so that a path that recovered is found again.
         let age = now.since(path.last_sample_at).as_nanos() / (8 * path.rtt.srtt().as_nanos() + 1);
         let queue = queue.as_secs_f64() / (1.0 + age as f64);
@@ -321,15 +339,25 @@ impl PathSet {
         }
     }
 
-    /// An RTT sample of a packet on the path. Returns the queueing delay in it.
-    pub(crate) fn on_rtt(&mut self, now: Time, s: &Sent, rtt: Span) -> Span {
+    /// An RTT sample of a packet on the path, `least` being the smallest RTT of all paths. Returns the queueing delay in it.
+    pub(crate) fn on_rtt(&mut self, now: Time, s: &Sent, rtt: Span, large: bool, longer: Span, least: Span) -> Span {
         let path = &mut self.paths[usize::from(s.path)];
         if path.life != s.path_life {
             return Span::ZERO;
         }
-        path.rtt.sample(now, rtt);
+        path.rtt.sample(now, rtt, large, longer);
         path.last_sample_at = now;
-        let queue = rtt - path.rtt.min();
+        // The few samples of a young path may all have met the same queue.
+        path.base = if path.rtt.samples() < KNOWN_SAMPLES { least } else { path.rtt.min() };
+        let queue = rtt - path.base;
+        // What was fast just now will be fast again.
+        if queue <= self.fast && path.state == PathState::Good {
+            if self.fresh.len() == usize::from(MAX_FRESH) {
+                self.fresh.pop_front();
+            }
+            self.fresh.push_back((s.path, now));
+        }
+        let path = &mut self.paths[usize::from(s.path)];
         path.round_queue = Some(path.round_queue.map_or(queue, |q| q.min(queue)));
         queue
     }
@@ -485,6 +513,11 @@ impl PathSet {
                 lost.extend(path.outstanding.iter().copied().take_while(late));
             }
         }
+    }
+
+    /// What looked like a queue is a longer way.
+    pub(crate) fn forget_min(&mut self) {
+        self.paths.iter_mut().for_each(|p| p.rtt.forget_min());
     }
 
     /// When the next suspect path wants a probe.

@@ -141,7 +141,9 @@ impl Peer {
             upper.completed(token, Err(Failure::TooLong { max: remote.max_message }));
         });
         let mut conn = Box::new(Conn::new(cx, self.id, local, remote, self.link_datagram, rng));
-        if !accept {
+        if accept {
+            conn.admit(cx);
+        } else {
             // [HS-10]
             conn.confirm();
         }
@@ -161,11 +163,11 @@ impl Peer {
         let state = std::mem::replace(&mut self.state, State::Idle);
         let had_conn = match state {
             State::Open { mut conn, .. } => {
-                conn.abandon(upper);
+                conn.abandon(cx, upper);
                 true
             }
             State::Closing(mut closing) => {
-                closing.conn.abandon(upper);
+                closing.conn.abandon(cx, upper);
                 true
             }
             State::Opening(_) | State::Idle => false,

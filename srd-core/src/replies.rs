@@ -40,7 +40,7 @@ pub(crate) struct Replies {
 }
 
 /// Answers that wait to be sent.
-const MAX_REPLIES: usize = 64;
+const MAX_REPLIES: usize = 1024;
 
 impl Replies {
     pub(crate) fn new(now: Time) -> Replies {
@@ -102,8 +102,8 @@ impl Budget {
         Budget { tokens: Self::BURST, refilled: now }
     }
 
-    const BURST: u32 = 256;
-    const REFILL: Span = Span::from_micros(100);
+    const BURST: u32 = 4096;
+    const REFILL: Span = Span::from_micros(10);
 
     fn take(&mut self, now: Time) -> bool {
         let earned = now.since(self.refilled).as_nanos() / Self::REFILL.as_nanos();

@@ -7,20 +7,35 @@ use crate::time::{Span, Time};
 pub(crate) struct Rtt {
     srtt: Span,
     var: Span,
-    sampled: bool,
+    samples: u32,
     min: WindowedMin,
+    /// Whether the minimum is that of large packets, which take longer than small ones on every link: mixing them would
+    /// make a queue of what is none.
+    large: bool,
 }
 
 impl Rtt {
     /// No sample yet; `initial` is assumed meanwhile.
     pub(crate) fn new(initial: Span) -> Rtt {
-        Rtt { srtt: initial, var: initial / 2, sampled: false, min: WindowedMin::default() }
+        Rtt { srtt: initial, var: initial / 2, samples: 0, min: WindowedMin::default(), large: false }
     }
 
-    pub(crate) fn sample(&mut self, now: Time, rtt: Span) {
-        self.min.sample(now, rtt);
-        if !self.sampled {
-            *self = Rtt { srtt: rtt, var: rtt / 2, sampled: true, min: self.min };
+    /// A sample of a packet that is `large` or not; large ones take at most `longer` on their way.
+    pub(crate) fn sample(&mut self, now: Time, rtt: Span, large: bool, longer: Span) {
+        if large && !self.large {
+            self.large = true;
+            let bound = self.min.get().map(|min| min + longer);
+            self.min = WindowedMin::default();
+            if let Some(bound) = bound {
+                self.min.sample(now, bound);
+            }
+        }
+        if large == self.large {
+            self.min.sample(now, rtt);
+        }
+        self.samples = self.samples.saturating_add(1);
+        if self.samples == 1 {
+            (self.srtt, self.var) = (rtt, rtt / 2);
             return;
         }
         let error = self.srtt.abs_diff(rtt);
@@ -28,8 +43,18 @@ impl Rtt {
         self.srtt = Span::from_nanos((7 * self.srtt.as_nanos() + rtt.as_nanos()) / 8);
     }
 
+    /// The route is another one: its smallest RTT is yet to be seen.
+    pub(crate) fn forget_min(&mut self) {
+        self.min = WindowedMin::default();
+    }
+
     pub(crate) fn is_sampled(&self) -> bool {
-        self.sampled
+        self.samples > 0
+    }
+
+    /// Number of samples so far.
+    pub(crate) fn samples(&self) -> u32 {
+        self.samples
     }
 
     pub(crate) fn srtt(&self) -> Span {

@@ -1,12 +1,18 @@
-//! The default controller: a paced rate R with an in-flight limit W on top, steered by delay on the majority of paths and
-//! by the rate at which packets are delivered ("somewhat similar to BBR", Shalev et al., IEEE Micro 40(6), 2020).
+//! The default controller: a paced rate R with an in-flight limit W on top, steered by delay on the majority of paths, by
+//! the rate at which packets are delivered ("somewhat similar to BBR", Shalev et al., IEEE Micro 40(6), 2020), and by the
+//! share of its link that the receiver advises.
 //!
-//! Start-up doubles W per round until the queueing delay exceeds the target T or delivery stops growing; it leaves with what
-//! was *delivered*, not what was sent. Then, once per round: above T, R falls in proportion to the excess (as in Swift,
-//! SIGCOMM 2020), at most by half; below T, R grows by a constant, and faster where there is no queue at all. W follows R.
+//! Start-up: with a share, the first acknowledgement ends it, and R is the share; without, W doubles per round until the
+//! queueing delay exceeds the target T or delivery stops growing, and R becomes what was *delivered*, not what was sent.
+//!
+//! After that a proportional-integral controller holds the queue at T/2, once per round: the *remembered* rate moves slowly
+//! with the queue, and follows changes of the share at once; the rate in use departs from it in proportion to the queue,
+//! which drains queues without forgetting the fair rate. A queue above T that does not fall although all give way is
+//! somebody else's: then the remembered rate falls in proportion to the excess (as in Swift, SIGCOMM 2020).
+//! `docs/congestion-control.md` has the reasons and the measurements.
 
 use super::{AckSample, Controller, RoundSample};
-use crate::config::CheckedConfig;
+use crate::config::{CheckedConfig, Tuning};
 use crate::time::Span;
 
 /// Rounds over which the largest delivery rate is remembered.
@@ -15,24 +21,42 @@ const BW_ROUNDS: usize = 8;
 const FULL_ROUNDS: u32 = 3;
 /// Loss share of a round that counts as congestion: far above random loss, far below what a full queue drops.
 const LOSS_CONGESTION: f64 = 0.15;
-/// Smallest rate: this share of a packet per base RTT (1,000-way incast needs less than one packet per RTT).
-const MIN_PACKETS_PER_RTT: f64 = 0.01;
-/// Additive increase, packets per round trip and round trip.
-const ADDITIVE: f64 = 0.15;
+/// Smallest rate: this share of a packet per base RTT (1,000 senders of jumbo frames to one link get 0.006).
+const MIN_PACKETS_PER_RTT: f64 = 0.001;
+/// Rounds with a queue above the target that does not fall, after which the share is no longer believed in.
+const STUCK_ROUNDS: u32 = 3;
+/// A share below so much of the last one is followed at once.
+const SHARE_DROP: f64 = 0.8;
+/// Rounds without a queue after which a sender takes more than its share.
+const CALM_ROUNDS: u32 = 8;
+/// The queue that is aimed at, in targets.
+const SETPOINT: f64 = 0.5;
+/// Rate limit where the link's rate is not known: 400 Gbit/s in bytes per second.
+const MAX_RATE: f64 = 50e9;
 
 #[derive(Debug)]
 pub(super) struct Delay {
+    tuning: Tuning,
     mtu: f64,
     max_rate: f64,
     target_floor: Span,
+    initial_window: f64,
     burst_time: Span,
     max_burst: f64,
+    /// The rate that is remembered, and the one in use.
+    level: f64,
     rate: f64,
     window: f64,
     base: Span,
     /// What the hosts add to a round trip.
     host: Span,
+    /// The share of the last round.
+    share: Option<f64>,
     startup: bool,
+    /// Queueing delay of the last round, in targets.
+    last_queue: f64,
+    stuck_rounds: u32,
+    calm_rounds: u32,
     /// Delivery rates of the last rounds, newest first.
     bw: [f64; BW_ROUNDS],
     /// That of the round under way, so far.
@@ -45,32 +69,51 @@ pub(super) struct Delay {
 }
 
 impl Delay {
-    pub(super) fn new(config: &CheckedConfig, mtu: u16) -> Delay {
-        let base = config.initial_rtt;
-        let window = f64::from(config.initial_window.max(mtu.into()));
-        Delay {
+    pub(super) fn new(config: &CheckedConfig, mtu: u16, share: Option<f64>) -> Delay {
+        let max_rate = config.link_rate.map_or(MAX_RATE, |r| r as f64);
+        let mut delay = Delay {
+            tuning: config.tuning,
             mtu: mtu.into(),
-            max_rate: config.max_rate as f64,
+            max_rate,
             target_floor: config.target_delay,
+            initial_window: config.initial_window.into(),
             burst_time: config.burst_time,
             max_burst: config.max_burst.into(),
-            rate: config.max_rate as f64,
-            window,
-            base,
+            level: max_rate,
+            rate: max_rate,
+            window: 0.0,
+            base: config.initial_rtt,
             host: Span::ZERO,
+            share,
             startup: true,
+            last_queue: 0.0,
+            stuck_rounds: 0,
+            calm_rounds: 0,
             bw: [0.0; BW_ROUNDS],
             current_bw: 0.0,
             full_bw: 0.0,
             full_rounds: 0,
             recent: [Span::ZERO; 4],
             recent_len: 0,
-        }
+        };
+        delay.window = delay.first_window();
+        delay
+    }
+
+    /// Bytes in flight at the start: no more than the share of what the initial window is meant for.
+    fn first_window(&self) -> f64 {
+        let share = self.share.map_or(f64::INFINITY, |s| self.filling(s));
+        self.initial_window.min(share).max(self.mtu)
     }
 
     /// Target queueing delay.
     fn target(&self) -> Span {
         self.target_floor.max(self.base * 3 / 4)
+    }
+
+    /// What is in flight at this rate with a queue of the target's length.
+    fn filling(&self, rate: f64) -> f64 {
+        rate * (self.base + self.target() + self.host).as_secs_f64()
     }
 
     fn bw_max(&self) -> f64 {
@@ -82,17 +125,21 @@ impl Delay {
         self.mtu / self.base.as_secs_f64().max(1e-9)
     }
 
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate.clamp((self.packet_rate() * MIN_PACKETS_PER_RTT).min(self.max_rate), self.max_rate);
+    /// Sets the remembered rate, and the one in use: that times `trim`.
+    fn set_level(&mut self, level: f64, trim: f64) {
+        let min = (self.packet_rate() * MIN_PACKETS_PER_RTT).min(self.max_rate);
+        self.level = level.clamp(min, self.max_rate);
+        self.rate = (self.level * trim).clamp(min, self.max_rate);
         let burst = (self.rate * self.burst_time.as_secs_f64()).min(self.max_burst);
-        self.window = self.rate * (self.base + self.target() + self.host).as_secs_f64() + 2.0 * burst;
+        self.window = self.filling(self.rate) + 2.0 * burst;
     }
 
     fn leave_startup(&mut self) {
         self.startup = false;
         let delivered = self.bw[0].max(self.current_bw);
         let fallback = self.window / 2.0 / self.base.as_secs_f64().max(1e-9);
-        self.set_rate(if delivered > 0.0 { delivered } else { fallback });
+        let rate = if delivered > 0.0 { delivered } else { fallback };
+        self.set_level(self.share.map_or(rate, |s| rate.min(s)), 1.0);
     }
 }
 
@@ -106,14 +153,27 @@ impl Controller for Delay {
             self.recent[0] = q;
             self.recent_len = (self.recent_len + 1).min(4);
         }
+        if let (false, Some(old), Some(new)) = (self.startup, self.share, ack.share)
+            && new < old * SHARE_DROP
+        {
+            // Others have come: they are here already.
+            self.share = ack.share;
+            self.set_level(self.level.min(self.level * new / old), 1.0);
+        }
         if !self.startup {
+            return;
+        }
+        self.share = ack.share;
+        if let Some(share) = self.share {
+            self.startup = false;
+            self.set_level(share, 1.0);
             return;
         }
         let queue = self.recent[..self.recent_len].iter().min().copied().unwrap_or(Span::ZERO);
         if self.recent_len == 4 && queue > self.target() {
             self.leave_startup();
         } else if ack.limited {
-            let cap = self.max_rate * (self.base + self.target() + self.host).as_secs_f64();
+            let cap = self.filling(self.max_rate);
             self.window = (self.window + ack.acked as f64).min(cap.max(self.mtu));
         }
     }
@@ -137,36 +197,75 @@ impl Controller for Delay {
                     self.full_rounds += 1;
                     if self.full_rounds >= FULL_ROUNDS {
                         self.leave_startup();
-                        self.set_rate(self.rate * 1.25);
+                        self.set_level(self.level * 1.25, 1.0);
                     }
                 }
             }
             return;
         }
+        let t = self.tuning;
         let target = self.target().as_secs_f64();
-        let queue = round.queue_delay.map_or(0.0, Span::as_secs_f64);
+        let queue = round.queue_delay.map_or(0.0, Span::as_secs_f64) / target;
+        // A round may last many round trips when the rate is below a packet per round trip; then what is done in it
+        // counts for all of them.
+        let step = ((self.base.as_secs_f64() + target) / round.length.as_secs_f64().max(1e-9)).min(1.0);
+        let mut level = self.level;
+        let before = level;
+
+        // The receiver's advice: follow its changes at once, and approach it.
+        if let (Some(old), Some(new)) = (self.share, round.share) {
+            level *= (new / old).min(1.25);
+        }
+        self.share = round.share;
+        if let Some(share) = self.share {
+            let off = (share - level) / (share + level);
+            if (off < 0.0 && queue > SETPOINT / 2.0) || (off > 0.0 && queue < SETPOINT * 1.5) {
+                level *= 1.0 + 2.0 * t.pull * off;
+            }
+        }
         let congested_loss = round.loss > LOSS_CONGESTION;
-        if queue > target || round.marked || congested_loss {
-            let mut factor = (1.0 - 0.8 * (queue - target).max(0.0) / queue.max(target)).max(0.5);
+        let stuck = queue > 1.0 && queue > self.last_queue * 0.95;
+        self.stuck_rounds = if stuck { self.stuck_rounds + 1 } else { 0 };
+        if queue > SETPOINT || round.marked || congested_loss {
+            // Who has no more than its share leaves the draining of a queue to the rate in use.
+            let fair = self.share.is_some_and(|s| level <= s);
+            let mut factor =
+                if fair { 1.0 } else { 1.0 - t.integral * step * (queue - SETPOINT).clamp(0.0, 1.0) };
+            if self.stuck_rounds >= if fair { STUCK_ROUNDS } else { 1 } {
+                factor = factor.min((1.0 - 0.8 * (1.0 - 1.0 / queue)).max(0.5));
+            }
             if congested_loss {
                 factor = factor.min(0.7);
             }
-            if round.marked {
-                factor = factor.min(0.9);
-            }
             // Never below what was delivered just now, less a little to drain: that much the network carries.
             let floor = if congested_loss { bw * 0.5 } else { bw * 0.85 };
-            self.set_rate((self.rate * factor).max(floor.min(self.rate)));
-        } else if round.limited {
-            let additive = ADDITIVE * self.mtu / (self.base + self.target() + self.host).as_secs_f64();
-            let scale = (2.0 * (target - queue) / target).clamp(0.0, 1.0);
-            let mut rate = self.rate + additive * scale;
-            if queue < target / 4.0 {
-                rate += self.rate / 8.0;
-            }
-            let cap = if bw_max > 0.0 { (bw_max * 1.25).max(additive) } else { rate };
-            self.set_rate(rate.min(cap.max(self.rate)));
+            level = (level * factor).max(floor.min(level));
         }
+        // Beyond the share there is room only if others leave theirs, which no queue for a while shows.
+        self.calm_rounds = if queue < SETPOINT / 4.0 { self.calm_rounds + 1 } else { 0 };
+        let full = self.share.is_some_and(|s| level >= s);
+        if round.limited && queue < 1.0 && (!full || self.calm_rounds > CALM_ROUNDS) {
+            level *= 1.0 + t.integral * step * (SETPOINT - queue).max(0.0) / SETPOINT;
+            let additive = t.additive * self.mtu / round.length.as_secs_f64().max(1e-9);
+            level += additive.min(level * 0.02) * (1.0 - queue);
+        }
+        if level > before {
+            // Nothing grows far beyond what is delivered, unless the receiver says so.
+            let cap = if bw_max > 0.0 { bw_max * 1.25 } else { level };
+            level = level.min(cap.max(before).max(self.share.unwrap_or(0.0)));
+        }
+        self.last_queue = queue;
+        // Nor is there a queue to be built up where the share is what limits.
+        let off = (queue - SETPOINT).max(if full { 0.0 } else { -SETPOINT });
+        let trim = (1.0 - t.proportional * step * off).max(0.5);
+        self.set_level(level, trim);
+    }
+
+    fn on_restart(&mut self) {
+        self.startup = true;
+        self.window = self.window.min(self.first_window());
+        (self.recent_len, self.full_bw, self.full_rounds) = (0, 0.0, 0);
+        self.bw = [0.0; BW_ROUNDS];
     }
 
     fn on_timeout(&mut self) {
@@ -176,13 +275,14 @@ impl Controller for Delay {
         } else {
             self.window / self.base.as_secs_f64().max(1e-9)
         };
-        self.set_rate(rate / 2.0);
+        self.set_level(rate / 2.0, 1.0);
     }
 
     fn rate(&self) -> f64 {
         if self.startup {
             // Fast enough never to be what limits, slow enough not to send the window in one clump.
-            (2.0 * self.window / self.base.as_secs_f64().max(1e-9)).min(self.max_rate)
+            let fast = (2.0 * self.window / self.base.as_secs_f64().max(1e-9)).min(self.max_rate);
+            self.share.map_or(fast, |s| fast.min(s))
         } else {
             self.rate
         }

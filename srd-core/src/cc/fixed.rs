@@ -13,6 +13,7 @@ pub(super) struct Fixed {
 impl Controller for Fixed {
     fn on_ack(&mut self, _: &AckSample) {}
     fn on_round(&mut self, _: &RoundSample) {}
+    fn on_restart(&mut self) {}
     fn on_timeout(&mut self) {}
     fn rate(&self) -> f64 {
         self.rate.max(1) as f64

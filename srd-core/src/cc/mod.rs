@@ -20,6 +20,8 @@ pub(crate) struct AckSample {
     pub(crate) delivery_rate: Option<f64>,
     /// Whether rate or window held the sender back in this round or the last one.
     pub(crate) limited: bool,
+    /// The receiver's advice on the rate, bytes per second.
+    pub(crate) share: Option<f64>,
     /// Smallest RTT of the connection.
     pub(crate) min_rtt: Span,
     /// What the hosts add to it.
@@ -41,6 +43,10 @@ pub(crate) struct RoundSample {
     pub(crate) delivery_rate: f64,
     /// What the hosts add to the round trip.
     pub(crate) host_delay: Span,
+    /// The receiver's advice on the rate, bytes per second.
+    pub(crate) share: Option<f64>,
+    /// How long it lasted.
+    pub(crate) length: Span,
 }
 
 /// A congestion controller.
@@ -49,6 +55,8 @@ pub(crate) trait Controller: std::fmt::Debug + Send {
     fn on_ack(&mut self, ack: &AckSample);
     /// A round ended.
     fn on_round(&mut self, round: &RoundSample);
+    /// Something is to be sent after a pause in which everything was acknowledged.
+    fn on_restart(&mut self);
     /// Nothing was acknowledged for a whole retransmission timeout, on any path.
     fn on_timeout(&mut self);
     /// Pacing rate, bytes per second, above 0.
@@ -57,10 +65,11 @@ pub(crate) trait Controller: std::fmt::Debug + Send {
     fn window(&self) -> u64;
 }
 
-/// The controller that the configuration chooses, for packets of `mtu` bytes.
-pub(crate) fn new_controller(config: &CheckedConfig, mtu: u16) -> Box<dyn Controller> {
+/// The controller that the configuration chooses, for packets of `mtu` bytes to a receiver that advises this `share` of
+/// its link, in bytes per second, to begin with.
+pub(crate) fn new_controller(config: &CheckedConfig, mtu: u16, share: Option<f64>) -> Box<dyn Controller> {
     match config.cc {
-        CcChoice::Delay => Box::new(delay::Delay::new(config, mtu)),
+        CcChoice::Delay => Box::new(delay::Delay::new(config, mtu, share)),
         CcChoice::Fixed { rate, window } => Box::new(fixed::Fixed { rate, window }),
     }
 }

@@ -1,7 +1,7 @@
 //! Acknowledgements, loss, and the timers that guard them.
 
 use super::send::PROBE_NUMBERS;
-use super::{Conn, Cx, Fault, Round, TailProbe};
+use super::{Conn, Cx, Fault, Round, Standing, TailProbe};
 use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
 use crate::path::PathBits;
@@ -26,6 +26,9 @@ const PROBES_PER_TIMEOUT: u32 = 2;
 pub(super) const CONGESTED_TIMEOUTS: u32 = 2;
 /// Packets that are given up at once when a probe needs a number and the window is used up.
 const GIVEN_UP: u32 = 8;
+/// A queue that stands for so many rounds while our rate falls to this part is none: the route has become longer.
+const STANDING_ROUNDS: u32 = 8;
+const STANDING_FALL: f64 = 4.0;
 /// How long packets that were declared lost are remembered, in retransmission timeouts: until then a late
 /// acknowledgement shows that they were not.
 const LOST_MEMORY: u64 = 4;
@@ -54,11 +57,12 @@ impl Conn {
         let (min, max, g) = (cx.config.rto_min, cx.config.rto_max, cx.granularity);
         let (ack_delay, shift) = (self.peer_ack_delay(), self.backoff.min(16));
         let whole = self.rtt.timeout(g);
+        let gap = Span::from_secs_f64(f64::from(self.datagram) / self.cc.rate());
         move |rtt| {
             // Over many paths, what a path knows of itself is old news; and one sample of a peer that was stalled must not
             // let it wait for seconds.
             let own = if rtt.is_sampled() { rtt.timeout(g).clamp(whole, max.max(whole)) } else { whole };
-            let first = (own + ack_delay).max(min);
+            let first = (own + ack_delay).max(min).max(gap);
             (first * (1 << shift)).min(max.max(first))
         }
     }
@@ -82,6 +86,7 @@ impl Conn {
             return Err(Fault::Violation);
         }
         self.settle(cx, outbox);
+        self.share = ack.share.rate();
         let mut covered = Covered { at, smallest: u16::MAX, ..Covered::default() };
         for entry in ack.paths() {
             if usize::from(entry.path) >= self.paths.len() {
@@ -93,9 +98,11 @@ impl Conn {
             if let (Some(&s), Some(residence)) = (sent, entry.residence) {
                 // [ACK-7]
                 let rtt = at.since(s.at) - residence;
-                self.host.sample(cx.now, cx.now.since(s.at) - rtt);
-                self.rtt.sample(cx.now, rtt);
-                let queue = self.paths.on_rtt(cx.now, &s, rtt);
+                let large = u32::from(s.bytes) * 2 >= u32::from(self.datagram);
+                let longer = cx.config.target_delay;
+                self.host.sample(cx.now, cx.now.since(s.at) - rtt, false, Span::ZERO);
+                self.rtt.sample(cx.now, rtt, large, longer);
+                let queue = self.paths.on_rtt(cx.now, &s, rtt, large, longer, self.rtt.min());
                 self.round.recent_queue.rotate_right(1);
                 self.round.recent_queue[0] = queue;
                 self.round.samples += 1;
@@ -221,10 +228,15 @@ impl Conn {
             queue_delay,
             delivery_rate: lasted.then(|| self.round.bytes as f64 / elapsed.as_secs_f64().max(1e-9)),
             limited: self.round.limited || self.round.was_limited,
+            share: self.share,
             min_rtt: self.rtt.min(),
             host_delay: self.host_delay(),
         });
 
+        if self.asking {
+            self.asking = false;
+            self.spread(cx);
+        }
         for path in covered.paths.iter() {
             let due = self.paths.detect_lost(path, cx.now, &self.sent, &mut self.lost_scratch);
             self.reorder_at = self.reorder_at.min(due);
@@ -236,7 +248,7 @@ impl Conn {
         }
         self.forget(cx);
         if covered.round_over && elapsed >= self.rtt.srtt().max(cx.config.target_delay) {
-            self.end_round(at);
+            self.end_round(cx, at);
         }
     }
 
@@ -278,12 +290,32 @@ impl Conn {
         }
     }
 
-    fn end_round(&mut self, at: Time) {
+    /// A longer route looks like a queue, but for one thing: it stays however little is sent.
+    fn look_for_longer_route(&mut self, cx: &Cx<'_>, queue: Span) {
+        let rate = self.cc.rate();
+        self.standing = match self.standing {
+            _ if queue <= cx.config.target_delay => None,
+            Some(s) if queue >= s.queue * 3 / 4 => {
+                if s.rounds >= STANDING_ROUNDS && rate * STANDING_FALL <= s.rate {
+                    self.rtt.forget_min();
+                    self.paths.forget_min();
+                    self.cc.on_restart();
+                    None
+                } else {
+                    Some(Standing { rounds: s.rounds + 1, rate: s.rate.max(rate), ..s })
+                }
+            }
+            _ => Some(Standing { rounds: 1, queue, rate }),
+        };
+    }
+
+    fn end_round(&mut self, cx: &Cx<'_>, at: Time) {
         let host_delay = self.host_delay();
         let signal = self.paths.end_round();
         let round = &mut self.round;
-        // A round of few samples says little: take the least of the last four, so that noise does not pass for a queue.
-        let queue_delay = if round.samples < 4 { round.recent_queue.iter().min().copied() } else { signal.queue_delay };
+        // A round of few samples says little: take the least of the last two, so that noise does not pass for a queue.
+        let queue_delay =
+            if round.samples < 4 { round.recent_queue[..2].iter().min().copied() } else { signal.queue_delay };
         self.cc.on_round(&RoundSample {
             queue_delay,
             // What dead paths swallow is no congestion, unless most of what was sent is gone: then it is no path.
@@ -292,8 +324,11 @@ impl Conn {
             limited: round.limited,
             delivery_rate: round.bytes as f64 / at.since(round.start).as_secs_f64().max(1e-9),
             host_delay,
+            share: self.share,
+            length: at.since(round.start),
         });
         let was_limited = round.limited;
+        let queue = queue_delay.unwrap_or(Span::ZERO);
         *round = Round {
             end: self.sent.next(),
             start: at,
@@ -301,6 +336,7 @@ impl Conn {
             recent_queue: round.recent_queue,
             ..Round::default()
         };
+        self.look_for_longer_route(cx, queue);
     }
 
     fn declare_lost(&mut self, cx: &mut Cx<'_>, cause: LossCause, outbox: &mut Outbox) {
@@ -452,7 +488,9 @@ impl Conn {
     /// When the tail probe is due.
     fn tail_probe_at(&self, cx: &Cx<'_>) -> Time {
         let after = self.rtt.srtt() * 2 + cx.granularity + self.peer_ack_delay();
-        self.last_sent_at.max(cx.stall_end) + after
+        // Where many share a link, the queue may grow faster than what is known of it; probes that kept no pace would
+        // double it.
+        (self.last_sent_at.max(cx.stall_end) + after).max(self.pacer.next(Span::ZERO))
     }
 
     /// When [`on_timer`](Self::on_timer) next has something to do.

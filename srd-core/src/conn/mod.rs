@@ -10,6 +10,7 @@ mod send;
 
 pub(crate) use send::Route;
 
+use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::acks::{Acks, Arrival};
@@ -17,6 +18,7 @@ use crate::cc::{self, Controller};
 use crate::config::{CheckedConfig, Checksum};
 use crate::driver::RxMeta;
 use crate::endpoint::PeerId;
+use crate::inbound::{Inbound, Sender};
 use crate::inbox::{Inbox, Taken};
 use crate::outbox::Outbox;
 use crate::path::PathSet;
@@ -26,7 +28,7 @@ use crate::seq::Seq;
 use crate::stats::Stats;
 use crate::time::{Span, Time};
 use crate::upper::Upper;
-use crate::wire::{DataHeader, DecodeError, Frame, Frames, Hello, Refusal, features, flags};
+use crate::wire::{DataHeader, DecodeError, Frame, Frames, Hello, Refusal, features, flags, is_ping};
 
 use loss::Covered;
 use pacer::Pacer;
@@ -36,6 +38,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) now: Time,
     pub(crate) config: &'a CheckedConfig,
     pub(crate) stats: &'a mut Stats,
+    pub(crate) inbound: &'a mut Inbound,
     /// Clock and scheduling granularity, as configured or measured.
     pub(crate) granularity: Span,
     /// When this endpoint last woke from a stall; verdicts by time wait for what arrived meanwhile.
@@ -65,13 +68,20 @@ pub(crate) struct Conn {
     /// loop on the acknowledgement.
     host: Rtt,
     cc: Box<dyn Controller>,
+    /// The peer's last advice on our rate, bytes per second.
+    share: Option<f64>,
     pacer: Pacer,
+    /// Nothing was to be sent and nothing in flight.
+    idle: bool,
+    /// A PING asks for our share of the receiver's link before much is sent.
+    asking: bool,
     in_flight: u64,
     /// When the latest-sent packet that was acknowledged was sent.
     newest_acked_at: Time,
     /// When to look for overdue packets again.
     next_scan: Time,
     round: Round,
+    standing: Option<Standing>,
     /// The path that lost what waits to be sent again.
     lost_on: Option<u8>,
     last_sent_at: Time,
@@ -86,6 +96,10 @@ pub(crate) struct Conn {
 
     acks: Acks,
     inbox: Inbox,
+    /// The peer's place among those who send to us.
+    sender: Sender,
+    /// The peer asks for its share; how many sent when it was last looked at, and how often the answer was put off.
+    asked: Option<(u32, u32)>,
     refused_scratch: Vec<(Seq, Refusal)>,
     /// A PING should go out.
     ping: bool,
@@ -98,6 +112,15 @@ pub(crate) struct Conn {
     waiting_since: Option<Time>,
     /// When a message was last sent or received.
     pub(crate) last_used: Time,
+}
+
+/// A queue that does not fall however little we send.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    rounds: u32,
+    /// The queue and our rate when it was first seen.
+    queue: Span,
+    rate: f64,
 }
 
 /// About a round trip's worth of acknowledgements.
@@ -148,7 +171,7 @@ impl Conn {
         local: Hello,
         remote: Hello,
         link_datagram: u16,
-        rng: Xoshiro256PlusPlus,
+        mut rng: Xoshiro256PlusPlus,
     ) -> Conn {
         let config = cx.config;
         // [MTU-1]
@@ -164,15 +187,19 @@ impl Conn {
             large_lost: 0,
             grow_at: Time::NEVER,
             sent: SentPackets::new(local.first_pn, remote.packet_window),
+            pacer: Pacer::new(Xoshiro256PlusPlus::from_rng(&mut rng)),
             paths: PathSet::new(config, rng),
             rtt: Rtt::new(config.initial_rtt),
             host: Rtt::new(Span::ZERO),
-            cc: cc::new_controller(config, datagram),
-            pacer: Pacer::default(),
+            cc: cc::new_controller(config, datagram, remote.share.rate()),
+            share: remote.share.rate(),
+            idle: true,
+            asking: false,
             in_flight: 0,
             newest_acked_at: Time::ZERO,
             next_scan: Time::ZERO,
             round: Round { end: local.first_pn, start: cx.now, ..Round::default() },
+            standing: None,
             lost_on: None,
             last_sent_at: cx.now,
             backoff: 0,
@@ -188,6 +215,8 @@ impl Conn {
                 config.max_message,
                 config.max_partial_messages,
             ),
+            sender: Sender::Silent,
+            asked: None,
             refused_scratch: Vec::new(),
             ping: false,
             withdrawn: None,
@@ -201,6 +230,11 @@ impl Conn {
     pub(crate) fn limit_datagram(&mut self, max: u16) {
         self.datagram = self.datagram.min(max);
         self.full_datagram = self.full_datagram.min(max);
+    }
+
+    /// The peer asked for this connection and will want to send.
+    pub(crate) fn admit(&mut self, cx: &mut Cx<'_>) {
+        cx.inbound.admitted(cx.now, &mut self.sender);
     }
 
     /// The peer knows our id.
@@ -321,6 +355,10 @@ impl Conn {
                     self.acks.refused(header.pn, &refused);
                 }
                 let ack_now = header.flags & flags::ACK_NOW != 0;
+                // [CC-5]
+                let asks = is_ping(frames) && !ack_now;
+                cx.inbound.heard(cx.now, &mut self.sender, frames.len(), self.inbox.has_partials(), asks);
+                self.asked = asks.then(|| (cx.inbound.senders(), 0));
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, ack_now);
             }
             Err(fault) => fault.count(cx.stats),
@@ -394,7 +432,8 @@ impl Conn {
     }
 
     /// The connection ends: places of half-delivered messages go back to the upper storey.
-    pub(crate) fn abandon<U: Upper>(&mut self, upper: &mut U) {
+    pub(crate) fn abandon<U: Upper>(&mut self, cx: &mut Cx<'_>, upper: &mut U) {
+        cx.inbound.left(&mut self.sender);
         self.inbox.abandon(upper);
     }
 

@@ -25,6 +25,12 @@ const MAX_SEGMENTS: usize = 64;
 /// Packet numbers that only probes may use, so that a full window does not silence them.
 pub(super) const PROBE_NUMBERS: u32 = 32;
 
+/// Round trips without a packet after which sending begins anew.
+const RESTART_RTTS: u64 = 4;
+
+/// How often the answer to a question for a share is put off while the number of senders grows by an eighth and more.
+const MAX_PUT_OFF: u32 = 8;
+
 /// Where packets go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
@@ -62,7 +68,7 @@ enum CopyOf {
 impl Conn {
     /// Whether data waits and may leave as soon as the pacer allows.
     fn may_send_data(&self, outbox: &Outbox) -> bool {
-        if !self.confirmed || !outbox.sendable() || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
+        if !self.confirmed || self.asking || !outbox.sendable() || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             return false;
         }
         if self.backoff >= CONGESTED_TIMEOUTS && self.in_flight > 0 {
@@ -73,6 +79,12 @@ impl Conn {
         self.in_flight == 0 || self.in_flight < self.cc.window() + extra
     }
 
+    /// When the pacer lets the next burst go.
+    fn send_at(&self, outbox: &Outbox) -> Time {
+        let unused = u64::from(self.datagram).saturating_sub(outbox.waiting());
+        self.pacer.next(if unused == 0 { Span::ZERO } else { Span::from_secs_f64(unused as f64 / self.cc.rate()) })
+    }
+
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
     pub(crate) fn deadline(&self, cx: &Cx<'_>, outbox: &Outbox) -> Time {
         if matches!(self.tail_probe, TailProbe::Due(_)) || self.ping || self.owes_floor(outbox) {
@@ -80,7 +92,7 @@ impl Conn {
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
         if self.may_send_data(outbox) {
-            at = at.min(self.pacer.next());
+            at = at.min(self.send_at(outbox));
         }
         if self.grow_at < at && outbox.live() > 0 {
             at = self.grow_at;
@@ -97,15 +109,24 @@ impl Conn {
         upper: &U,
         batch: &mut TxBatch,
     ) -> bool {
+        if self.in_flight == 0 {
+            if !outbox.is_waiting() {
+                self.idle = true;
+            } else if std::mem::take(&mut self.idle) {
+                self.start(cx, outbox);
+            }
+        }
         // An answer that fits into one datagram leaves before the conclusions from the last acknowledgement are drawn.
         let at_once = self.tail_probe == TailProbe::Idle
             && outbox.waiting() <= self.datagram.into()
             && !outbox.has_again()
             && self.may_send_data(outbox)
-            && self.pacer.next() <= cx.now;
+            && self.send_at(outbox) <= cx.now;
         if !at_once {
             self.settle(cx, outbox);
         }
+        // The question may have got lost.
+        self.asking &= self.ping || self.in_flight > 0;
         if self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             // Room for new packets is worth more than the memory of lost ones.
             self.sent.forget(cx.now);
@@ -132,7 +153,7 @@ impl Conn {
             self.send_ping(cx, route, path, size.into(), outbox, upper, batch);
             return true;
         }
-        if self.may_send_data(outbox) && self.pacer.next() <= cx.now {
+        if self.may_send_data(outbox) && self.send_at(outbox) <= cx.now {
             self.send_data(cx, route, outbox, upper, batch);
             return true;
         }
@@ -143,13 +164,49 @@ impl Conn {
             self.send_ping(cx, route, path, 0, outbox, upper, batch);
             return true;
         }
-        if self.acks.due() <= cx.now {
+        if self.acks.due() <= cx.now && !self.put_off(cx) {
             let path = self.pick(cx, None);
             batch.begin_burst(route.to, route.from, self.paths.get(path).port);
             self.write_ack_packet(cx, upper, self.datagram.into(), batch);
             return true;
         }
         false
+    }
+
+    /// Whether to let an answer to a peer that asks for its share wait, because ever more ask.
+    fn put_off(&mut self, cx: &Cx<'_>) -> bool {
+        let Some((before, times)) = self.asked.take() else { return false };
+        let senders = cx.inbound.senders();
+        let growing = senders > before + before / 8 && times < MAX_PUT_OFF;
+        if growing {
+            self.asked = Some((senders, times + 1));
+            self.acks.postpone(cx.now);
+        }
+        growing
+    }
+
+    /// Sending begins, for the first time or after a pause: what was known of queues is old, and many may begin at once.
+    fn start(&mut self, cx: &Cx<'_>, outbox: &Outbox) {
+        if self.rtt.is_sampled() {
+            if cx.now.since(self.last_sent_at) <= self.rtt.srtt() * RESTART_RTTS + cx.granularity {
+                return;
+            }
+            self.cc.on_restart();
+            if self.share.is_some() && outbox.waiting() > cx.config.initial_window.into() {
+                self.asking = true;
+                self.ping = true;
+                return;
+            }
+        }
+        self.spread(cx);
+    }
+
+    /// Many may begin at once at a rate at which each sends rarely: then not all at the same moment.
+    pub(super) fn spread(&mut self, cx: &Cx<'_>) {
+        let gap = self.share.map_or(Span::ZERO, |share| Span::from_secs_f64(f64::from(self.datagram) / share));
+        if gap > cx.config.target_delay {
+            self.pacer.hold(cx.now, gap);
+        }
     }
 
     /// Whether a packet other than data is to leave that needs a number.
@@ -235,7 +292,7 @@ impl Conn {
         let per_byte = 1.0 / rate;
         let credit = cx.granularity.min(Span::from_secs_f64(f64::from(cx.config.max_burst) * per_byte))
             + Span::from_secs_f64(2.0 * datagram as f64 * per_byte);
-        self.pacer.on_sent(cx.now, bytes, rate, credit);
+        self.pacer.on_sent(cx.now, bytes, rate, credit, cx.config.tuning.jitter);
         if !outbox.has_again() {
             self.lost_on = None;
         }
@@ -359,7 +416,7 @@ impl Conn {
         self.write_header(route, outbox, path, batch);
         let limit = limit - self.trailer();
         if with_ack && limit >= batch.packet_len() + MIN_ROOM {
-            self.acks.write(cx.now, limit - batch.packet_len(), batch);
+            self.acks.write(cx.now, limit - batch.packet_len(), cx.inbound.share(), batch);
             cx.stats.acks_sent += 1;
         }
         let full_room = usize::from(self.datagram) - self.trailer() - TRACKED_HEADER;
@@ -381,7 +438,9 @@ impl Conn {
             Load::Ping(size) => {
                 write_ping(batch);
                 batch.pad(size.saturating_sub(batch.packet_len() + self.trailer()));
-                set |= flags::ACK_NOW;
+                if !self.asking {
+                    set |= flags::ACK_NOW;
+                }
             }
         }
         if pieces == 0 && load == Load::Data {
@@ -446,7 +505,7 @@ impl Conn {
     fn write_ack_packet<U: Upper>(&mut self, cx: &mut Cx<'_>, upper: &U, limit: usize, batch: &mut TxBatch) {
         batch.begin_packet();
         encode_untracked(if self.checksum { flags::CHECKSUM } else { 0 }, self.remote.cid, batch);
-        self.acks.write(cx.now, limit - UNTRACKED_HEADER - self.trailer(), batch);
+        self.acks.write(cx.now, limit - UNTRACKED_HEADER - self.trailer(), cx.inbound.share(), batch);
         if self.checksum {
             batch.checksum(upper);
         }

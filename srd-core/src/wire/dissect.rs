@@ -92,7 +92,7 @@ fn put_hello(line: &mut String, h: &Hello) {
     put(line, format_args!(" cid={:016x} incarnation={:016x} features={:x}", h.cid, h.incarnation, h.features));
     put(line, format_args!(" datagram={} packets={} messages={}", h.max_datagram, h.packet_window, h.message_window));
     put(line, format_args!(" message={} pn={} id={}", h.max_message, h.first_pn.0, h.first_message.0));
-    put(line, format_args!(" ack-delay={}us", h.max_ack_delay_us));
+    put(line, format_args!(" ack-delay={}us share={}kB/s", h.max_ack_delay_us, h.share.0));
 }
 
 fn put_frames(line: &mut String, bytes: &[u8], tracked: bool) -> Result<(), DecodeError> {
@@ -128,7 +128,7 @@ fn put_frames(line: &mut String, bytes: &[u8], tracked: bool) -> Result<(), Deco
 }
 
 fn put_ack(line: &mut String, ack: &Ack<'_>) {
-    put(line, format_args!("ack <{} newest {}", ack.cumulative.0, ack.newest.0));
+    put(line, format_args!("ack <{} newest {} share {}", ack.cumulative.0, ack.newest.0, ack.share.0));
     for (i, mut word) in ack.words().enumerate() {
         let mut at = ack.cumulative.plus(64 * i as u32);
         // Runs of received packets, cut at word borders.

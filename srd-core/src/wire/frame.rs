@@ -5,7 +5,7 @@
 //! WHOLE    1, header length 1, length 2, message id 4, header, payload
 //! PART     2, header length 1, length 2, message id 4, total 4, offset 4, header, payload
 //! PING     3
-//! ACK      4, paths 1, words 2, cumulative 4, newest 4, words x 8, paths x (path 1, CE 1, behind 2, residence 2)
+//! ACK      4, paths 1, words 2, cumulative 4, newest 4, share 4, words x 8, paths x (path 1, CE 1, behind 2, residence 2)
 //! REFUSE   5, count 1, packet number 4, count x (message id 4, kind 1, status 1)
 //! ```
 
@@ -23,6 +23,7 @@ const REFUSE: u8 = 5;
 
 const WHOLE_HEAD: usize = 8;
 const PART_HEAD: usize = 16;
+const ACK_HEAD: usize = 16;
 
 /// Granularity of fragment offsets and lengths (all but a message's last), in bytes.
 pub(crate) const BLOCK: u32 = 64;
@@ -46,6 +47,23 @@ pub(crate) enum Frame<'a> {
     Refuse(Refuse<'a>),
 }
 
+/// A receiver's advice to a sender: its share of the receiver's link, in units of 1,000 bytes per second; 0 is no advice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Share(pub(crate) u32);
+
+impl Share {
+    const UNIT: f64 = 1000.0;
+
+    pub(crate) fn new(bytes_per_second: f64) -> Share {
+        Share((bytes_per_second / Share::UNIT).ceil() as u32)
+    }
+
+    /// Bytes per second.
+    pub(crate) fn rate(self) -> Option<f64> {
+        (self.0 != 0).then(|| f64::from(self.0) * Share::UNIT)
+    }
+}
+
 /// An acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ack<'a> {
@@ -53,6 +71,8 @@ pub(crate) struct Ack<'a> {
     pub(crate) cumulative: Seq,
     /// The newest packet received.
     pub(crate) newest: Seq,
+    /// The sender's share of the receiver's link.
+    pub(crate) share: Share,
     words: &'a [u8],
     paths: &'a [u8],
 }
@@ -90,22 +110,24 @@ impl Ack<'_> {
 
     /// Length of an ACK frame with so many words and paths.
     pub(crate) fn encoded_len(words: usize, paths: usize) -> usize {
-        12 + 8 * words + 6 * paths
+        ACK_HEAD + 8 * words + 6 * paths
     }
 
     pub(crate) fn encode(
         cumulative: Seq,
         newest: Seq,
+        share: Share,
         words: impl ExactSizeIterator<Item = u64>,
         paths: impl ExactSizeIterator<Item = AckPath>,
         out: &mut impl Sink,
     ) {
-        let mut b = [0u8; 12];
+        let mut b = [0u8; ACK_HEAD];
         b[0] = ACK;
         b[1] = paths.len() as u8;
         b[2..4].copy_from_slice(&(words.len() as u16).to_be_bytes());
         b[4..8].copy_from_slice(&cumulative.0.to_be_bytes());
         b[8..12].copy_from_slice(&newest.0.to_be_bytes());
+        b[12..16].copy_from_slice(&share.0.to_be_bytes());
         out.put(&b);
         for w in words {
             out.put(&w.to_be_bytes());
@@ -186,6 +208,11 @@ pub(crate) fn write_ping(out: &mut impl Sink) {
     out.put(&[PING]);
 }
 
+/// Whether these frames are a PING and nothing else.
+pub(crate) fn is_ping(frames: &[u8]) -> bool {
+    frames == [PING]
+}
+
 /// Decodes frames one after the other; ends after the first error.
 pub(crate) struct Frames<'a> {
     reader: Reader<'a>,
@@ -243,9 +270,11 @@ impl<'a> Frames<'a> {
                 let words = usize::from(r.u16("words")?);
                 let cumulative = Seq(r.u32("cumulative")?);
                 let newest = Seq(r.u32("newest")?);
+                let share = Share(r.u32("share")?);
                 Frame::Ack(Ack {
                     cumulative,
                     newest,
+                    share,
                     words: r.bytes(words * 8, "words")?,
                     paths: r.bytes(paths * 6, "path entries")?,
                 })

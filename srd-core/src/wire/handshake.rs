@@ -2,6 +2,7 @@
 
 use super::packet::{Kind, flags};
 use super::{DecodeError, Reader, Sink};
+use super::frame::Share;
 use crate::seq::Seq;
 
 /// Feature bits of [`Hello::features`]. Unknown bits are ignored, so that later versions can offer more.
@@ -34,6 +35,8 @@ pub(crate) struct Hello {
     pub(crate) first_message: Seq,
     /// Its longest acknowledgement delay in microseconds.
     pub(crate) max_ack_delay_us: u32,
+    /// How fast the other side had better start.
+    pub(crate) share: Share,
 }
 
 impl Hello {
@@ -50,6 +53,7 @@ impl Hello {
             self.first_pn.0,
             self.first_message.0,
             self.max_ack_delay_us,
+            self.share.0,
         ] {
             out.put(&v.to_be_bytes());
         }
@@ -68,6 +72,7 @@ impl Hello {
             first_pn: Seq(r.u32("first packet number")?),
             first_message: Seq(r.u32("first message id")?),
             max_ack_delay_us: r.u32("max ack delay")?,
+            share: Share(r.u32("share")?),
         };
         // [W-22]
         let window = |v: u32| v.is_power_of_two() && (64..=32768).contains(&v);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use super::frame::{Ack, AckPath, Refuse};
+use super::frame::{Ack, AckPath, Refuse, Share};
 use super::*;
 use crate::seq::Seq;
 use crate::time::Span;
@@ -15,7 +15,7 @@ use crate::time::Span;
 enum Piece {
     Fragment { message: u32, total: u32, offset: u32, header: Vec<u8>, payload: Vec<u8> },
     Ping,
-    Ack { cumulative: u32, newest: u32, words: Vec<u64>, paths: Vec<(u8, u8, u16, u16)> },
+    Ack { cumulative: u32, newest: u32, share: u32, words: Vec<u64>, paths: Vec<(u8, u8, u16, u16)> },
     Refuse { pn: u32, entries: Vec<(u32, Option<u8>)> },
 }
 
@@ -40,7 +40,7 @@ fn encode_pieces(pieces: &[Piece], out: &mut Vec<u8>) {
                 out.put(payload);
             }
             Piece::Ping => write_ping(out),
-            Piece::Ack { cumulative, newest, words, paths } => {
+            Piece::Ack { cumulative, newest, share, words, paths } => {
                 let paths = paths.iter().map(|&(path, ce, behind, residence)| AckPath {
                     path,
                     ce,
@@ -48,7 +48,7 @@ fn encode_pieces(pieces: &[Piece], out: &mut Vec<u8>) {
                     residence: (residence != u16::MAX).then(|| Span::from_nanos(64 * u64::from(residence))),
                 });
                 let (cumulative, newest) = (Seq(*cumulative), Seq(*newest));
-                Ack::encode(cumulative, newest, words.iter().copied(), paths, out);
+                Ack::encode(cumulative, newest, Share(*share), words.iter().copied(), paths, out);
             }
             Piece::Refuse { pn, entries } => {
                 let entries: Vec<_> = entries
@@ -76,6 +76,7 @@ fn decode_pieces(bytes: &[u8], tracked: bool) -> Result<Vec<Piece>, DecodeError>
                 Frame::Ack(ack) => Piece::Ack {
                     cumulative: ack.cumulative.0,
                     newest: ack.newest.0,
+                    share: ack.share.0,
                     words: ack.words().collect(),
                     paths: ack
                         .paths()
@@ -181,8 +182,10 @@ fn fragment() -> impl Strategy<Value = Piece> {
 
 fn answer() -> impl Strategy<Value = Piece> {
     let path = (any::<u8>(), any::<u8>(), any::<u16>(), any::<u16>());
-    let ack = (number(), number(), prop::collection::vec(any::<u64>(), 0..8), prop::collection::vec(path, 0..6))
-        .prop_map(|(cumulative, newest, words, paths)| Piece::Ack { cumulative, newest, words, paths });
+    let lists = (prop::collection::vec(any::<u64>(), 0..8), prop::collection::vec(path, 0..6));
+    let ack = (number(), number(), any::<u32>(), lists).prop_map(|(cumulative, newest, share, (words, paths))| {
+        Piece::Ack { cumulative, newest, share, words, paths }
+    });
     let refuse = (number(), prop::collection::vec((number(), any::<Option<u8>>()), 0..8))
         .prop_map(|(pn, entries)| Piece::Refuse { pn, entries });
     prop_oneof![ack, refuse]
@@ -191,11 +194,11 @@ fn answer() -> impl Strategy<Value = Piece> {
 fn hello() -> impl Strategy<Value = Hello> {
     let window = || (6..=15u32).prop_map(|shift| 1 << shift);
     let sizes = (crate::MIN_DATAGRAM..=u16::MAX, window(), window(), any::<u32>(), 1..=u32::MAX);
-    ((any::<u64>(), any::<u64>(), any::<u32>()), sizes, (number(), number(), any::<u32>())).prop_map(
+    ((any::<u64>(), any::<u64>(), any::<u32>()), sizes, (number(), number(), any::<u32>(), any::<u32>())).prop_map(
         |(
             (cid, incarnation, features),
             (max_datagram, packet_window, message_window, max_message, max_partials),
-            (pn, id, us),
+            (pn, id, us, share),
         )| {
             Hello {
                 cid,
@@ -209,6 +212,7 @@ fn hello() -> impl Strategy<Value = Hello> {
                 first_pn: Seq(pn),
                 first_message: Seq(id),
                 max_ack_delay_us: us,
+                share: Share(share),
             }
         },
     )
@@ -467,6 +471,7 @@ fn golden_hello() -> Hello {
         first_pn: Seq(u32::MAX),
         first_message: Seq(0x8000_0000),
         max_ack_delay_us: 25,
+        share: Share(260_000),
     }
 }
 
@@ -490,6 +495,7 @@ fn golden() -> Vec<(&'static str, &'static str, Whole)> {
     let ack = Piece::Ack {
         cumulative: 500,
         newest: 565,
+        share: 12_300_000,
         words: vec![0b1101, 0b11],
         paths: vec![(3, 255, 0, 47), (9, 0, 62, u16::MAX)],
     };
@@ -497,6 +503,7 @@ fn golden() -> Vec<(&'static str, &'static str, Whole)> {
     let wrapped_ack = Piece::Ack {
         cumulative: u32::MAX - 1,
         newest: 3,
+        share: 0,
         words: vec![0b11_1010],
         paths: vec![(0, 0, 5, 0), (255, 1, 0, 65534)],
     };
@@ -520,6 +527,7 @@ fn golden() -> Vec<(&'static str, &'static str, Whole)> {
                     max_message: 0,
                     max_partials: 1,
                     max_ack_delay_us: 0,
+                    share: Share(0),
                     ..hello
                 },
             }),
@@ -577,7 +585,8 @@ fn golden() -> Vec<(&'static str, &'static str, Whole)> {
         ),
         (
             "untracked-ack",
-            "Everything before 500 arrived, and 500, 502, 503, 564, 565; two paths have news, one without a time.",
+            "Everything before 500 arrived, and 500, 502, 503, 564, 565; two paths have news, one without a time; the share is \
+             12.3 GB/s.",
             Whole::Untracked(0, 0x1122_3344_5566_0002, vec![ack]),
         ),
         (
@@ -588,7 +597,13 @@ fn golden() -> Vec<(&'static str, &'static str, Whole)> {
                 0x1122_3344_5566_0002,
                 vec![
                     Piece::Refuse { pn: u32::MAX, entries: vec![(u32::MAX, None), (0, Some(9))] },
-                    Piece::Ack { cumulative: u32::MAX, newest: u32::MAX - 1, words: Vec::new(), paths: Vec::new() },
+                    Piece::Ack {
+                        cumulative: u32::MAX,
+                        newest: u32::MAX - 1,
+                        share: u32::MAX,
+                        words: Vec::new(),
+                        paths: Vec::new(),
+                    },
                 ],
             ),
         ),

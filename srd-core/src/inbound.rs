@@ -1,0 +1,321 @@
+//! Who sends to this endpoint, and what share of its link each sender had better take.
+//!
+//! In an incast all queues stand at the receiver's link, and the receiver is the only one who knows how many share it. It
+//! tells them: at once in the handshake, so that many newcomers start no faster than the link can carry, and in every
+//! acknowledgement after that. The share is advice; whoever gets it still watches its own delays.
+
+use crate::config::CheckedConfig;
+use crate::time::{Span, Time};
+use crate::wire::Share;
+
+/// A connection's place in the count; the connection keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Sender {
+    /// Not counted.
+    #[default]
+    Silent,
+    /// Counted up to and including this period.
+    Until(u32),
+    /// In the middle of a message, so counted until that has an end.
+    Streaming,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    link_rate: Option<u64>,
+    headroom: f64,
+    /// Payload of a packet that counts as traffic; what is shorter uses little of its share.
+    large: usize,
+    shortest_period: Span,
+    period: Span,
+    /// Number of the period under way, and when it began.
+    number: u32,
+    since: Time,
+    /// Bytes and packets of the period under way, large ones only, and what share of the wire their likes took before.
+    bytes: u64,
+    packets: u64,
+    efficiency: f64,
+    streaming: u32,
+    recent: Expiring,
+    /// Those that asked for a cookie. They prove nothing, so only newcomers hear of them.
+    knocking: Expiring,
+}
+
+/// Periods for which a sender of complete messages counts after its last large packet.
+const RECENT: u32 = 2;
+/// Periods for which one counts that asks for a connection, and again once it has one: a round trip with a full queue.
+const NEWCOMER: u32 = 7;
+/// Bytes that a datagram costs on Ethernet beside itself: IPv4 and UDP headers, frame, preamble and gap.
+const WIRE_OVERHEAD: u64 = 66;
+
+/// Counts that expire, by the last period for which they hold.
+#[derive(Debug, Default)]
+struct Expiring {
+    by_period: [u32; 8],
+    total: u32,
+}
+
+impl Expiring {
+    fn slot(&mut self, period: u32) -> &mut u32 {
+        &mut self.by_period[period as usize % 8]
+    }
+
+    fn add(&mut self, until: u32) {
+        *self.slot(until) += 1;
+        self.total += 1;
+    }
+
+    fn remove(&mut self, until: u32) {
+        let slot = self.slot(until);
+        if *slot > 0 {
+            *slot -= 1;
+            self.total -= 1;
+        }
+    }
+
+    /// The period is over.
+    fn expire(&mut self, period: u32) {
+        self.total -= std::mem::take(self.slot(period));
+    }
+}
+
+impl Inbound {
+    pub(crate) fn new(config: &CheckedConfig, now: Time) -> Inbound {
+        let datagram = u64::from(config.max_datagram);
+        Inbound {
+            link_rate: config.link_rate,
+            headroom: config.tuning.headroom,
+            large: usize::from(config.max_datagram) / 2,
+            shortest_period: config.share_period,
+            period: config.share_period,
+            number: 0,
+            since: now,
+            bytes: 0,
+            packets: 0,
+            efficiency: datagram as f64 / (datagram + WIRE_OVERHEAD) as f64,
+            streaming: 0,
+            recent: Expiring::default(),
+            knocking: Expiring::default(),
+        }
+    }
+
+    fn roll(&mut self, now: Time) {
+        let periods = now.since(self.since).as_nanos() / self.period.as_nanos();
+        if periods == 0 {
+            return;
+        }
+        self.since += self.period * periods;
+        for _ in 0..periods.min(8) {
+            self.recent.expire(self.number);
+            self.knocking.expire(self.number);
+            self.number = self.number.wrapping_add(1);
+        }
+        if self.packets > 0 {
+            let seen = self.bytes as f64 / (self.bytes + WIRE_OVERHEAD * self.packets) as f64;
+            self.efficiency += (seen - self.efficiency) / 8.0;
+            (self.bytes, self.packets) = (0, 0);
+        }
+        // Among many, each sends rarely.
+        if let Some(rate) = self.link_rate {
+            let all = u64::from(self.senders() + self.knocking.total) * 2 * self.large as u64;
+            self.period = self.shortest_period.max(Span::from_secs_f64(all as f64 / rate as f64 / 2.0));
+        }
+    }
+
+    /// Somebody wants a connection.
+    pub(crate) fn knocked(&mut self, now: Time) {
+        self.roll(now);
+        self.knocking.add(self.number.wrapping_add(NEWCOMER));
+    }
+
+    /// Somebody who knocked has a connection now, and will want to use it.
+    pub(crate) fn admitted(&mut self, now: Time, sender: &mut Sender) {
+        self.roll(now);
+        let number = self.number;
+        if let Some(until) = (0..=NEWCOMER).map(|i| number.wrapping_add(i)).find(|&p| *self.knocking.slot(p) > 0) {
+            self.knocking.remove(until);
+        }
+        self.change(sender, Sender::Until(number.wrapping_add(NEWCOMER)));
+    }
+
+    /// A packet of `len` bytes arrived from a sender; `streaming` if messages of it are half delivered, `asks` if it has
+    /// more to send and wants to know how fast.
+    pub(crate) fn heard(&mut self, now: Time, sender: &mut Sender, len: usize, streaming: bool, asks: bool) {
+        self.roll(now);
+        if len >= self.large {
+            self.bytes += len as u64;
+            self.packets += 1;
+        }
+        if streaming {
+            self.change(sender, Sender::Streaming);
+        } else if *sender == Sender::Streaming && len < self.large {
+            // The end of a long message. If there is another, it will show.
+            self.change(sender, Sender::Silent);
+        } else if len >= self.large || *sender == Sender::Streaming {
+            self.change(sender, Sender::Until(self.number.wrapping_add(RECENT)));
+        } else if asks {
+            self.change(sender, Sender::Until(self.number.wrapping_add(NEWCOMER)));
+        }
+    }
+
+    /// The sender's connection is over.
+    pub(crate) fn left(&mut self, sender: &mut Sender) {
+        self.change(sender, Sender::Silent);
+    }
+
+    fn change(&mut self, sender: &mut Sender, new: Sender) {
+        if *sender == new {
+            return;
+        }
+        match *sender {
+            Sender::Silent => {}
+            Sender::Until(period) if period.wrapping_sub(self.number) < 8 => self.recent.remove(period),
+            Sender::Until(_) => {}
+            Sender::Streaming => self.streaming -= 1,
+        }
+        match new {
+            Sender::Silent => {}
+            Sender::Until(period) => self.recent.add(period),
+            Sender::Streaming => self.streaming += 1,
+        }
+        *sender = new;
+    }
+
+    /// How many send.
+    pub(crate) fn senders(&self) -> u32 {
+        self.streaming + self.recent.total
+    }
+
+    /// The share of each of those that send.
+    // [CC-4]
+    pub(crate) fn share(&self) -> Share {
+        // Strangers that knock count no more than those that are known, so that they cannot take much from them.
+        let senders = self.senders();
+        self.among(senders + self.knocking.total.min(senders))
+    }
+
+    /// The share of one more, if all that knock are let in.
+    pub(crate) fn newcomer_share(&mut self, now: Time) -> Share {
+        self.roll(now);
+        self.among(self.senders() + self.knocking.total)
+    }
+
+    fn among(&self, senders: u32) -> Share {
+        let rate = self.link_rate.map(|r| r as f64 * self.efficiency * self.headroom / f64::from(senders.max(1)));
+        rate.map_or(Share::default(), Share::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    const LINK: u64 = 12_500_000_000;
+
+    fn inbound(link_rate: Option<u64>) -> Inbound {
+        let config = Config { link_rate, ..Config::fabric() };
+        Inbound::new(&config.check().expect("valid"), Time::ZERO)
+    }
+
+    fn at(us: u64) -> Time {
+        Time::ZERO + Span::from_micros(us)
+    }
+
+    /// The share in parts of the link, to one decimal place.
+    fn parts(share: Share) -> f64 {
+        (LINK as f64 / share.rate().expect("advice") * 10.0).round() / 10.0
+    }
+
+    #[test]
+    fn share_is_that_of_those_in_the_middle_of_messages() {
+        let mut inbound = inbound(Some(LINK));
+        let mut senders = [Sender::default(); 48];
+        for (i, sender) in senders.iter_mut().enumerate() {
+            inbound.heard(at(1), sender, 8900, true, false);
+            inbound.heard(at(1), sender, 8900, true, false);
+            assert_eq!(inbound.share(), inbound.among(i as u32 + 1));
+        }
+        // They count however rarely they send, until their messages end.
+        inbound.heard(at(10_000), &mut senders[0], 8900, true, false);
+        assert_eq!(inbound.senders(), 48);
+        inbound.heard(at(10_000), &mut senders[0], 100, false, false);
+        assert_eq!(inbound.senders(), 47);
+        inbound.left(&mut senders[1]);
+        inbound.left(&mut senders[1]);
+        assert_eq!(inbound.senders(), 46);
+    }
+
+    #[test]
+    fn senders_of_short_messages_do_not_count_and_those_of_large_packets_for_a_while() {
+        let mut inbound = inbound(Some(LINK));
+        let (mut chatty, mut bulky) = (Sender::default(), Sender::default());
+        inbound.heard(at(0), &mut chatty, 64, false, false);
+        assert_eq!(inbound.senders(), 0);
+        inbound.heard(at(0), &mut bulky, 8900, false, false);
+        assert_eq!(inbound.senders(), 1);
+        inbound.heard(at(15), &mut chatty, 64, false, false);
+        assert_eq!(inbound.senders(), 1);
+        inbound.heard(at(31), &mut chatty, 64, false, false);
+        assert_eq!(inbound.senders(), 0, "after three periods of 10 us");
+        inbound.heard(at(32), &mut bulky, 8900, false, false);
+        assert_eq!(inbound.senders(), 1);
+    }
+
+    #[test]
+    fn newcomers_hear_of_each_other_before_any_of_them_sends() {
+        let mut inbound = inbound(Some(LINK));
+        for _ in 0..10 {
+            inbound.knocked(at(0));
+        }
+        assert_eq!(parts(inbound.newcomer_share(at(1))), 10.1);
+        let mut senders = [Sender::default(); 10];
+        for sender in &mut senders {
+            inbound.admitted(at(8), sender);
+            assert_eq!(parts(inbound.newcomer_share(at(8))), 10.1, "each counts once");
+        }
+        assert_eq!(inbound.senders(), 10);
+        // Without a word they are forgotten.
+        assert_eq!(inbound.newcomer_share(at(10_000)), inbound.among(0));
+    }
+
+    #[test]
+    fn strangers_cannot_take_more_than_half_of_a_share() {
+        let mut inbound = inbound(Some(LINK));
+        let mut sender = Sender::default();
+        inbound.heard(at(0), &mut sender, 8900, true, false);
+        for _ in 0..10_000 {
+            inbound.knocked(at(0));
+        }
+        assert_eq!(parts(inbound.share()), 2.0);
+    }
+
+    #[test]
+    fn no_advice_without_a_known_rate() {
+        let mut inbound = inbound(None);
+        let mut sender = Sender::default();
+        inbound.heard(at(0), &mut sender, 8900, true, false);
+        assert_eq!((inbound.share().rate(), inbound.newcomer_share(at(1)).rate()), (None, None));
+    }
+
+    #[test]
+    fn counts_survive_any_order_of_events() {
+        let mut inbound = inbound(Some(LINK));
+        let mut senders = [Sender::default(); 7];
+        let mut x = 1u64;
+        for step in 0..100_000u64 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let now = at(step * 3 + (x >> 60) * 7);
+            let sender = &mut senders[(x >> 33) as usize % 7];
+            match (x >> 40) % 5 {
+                0 => inbound.heard(now, sender, 8900, true, false),
+                1 => inbound.heard(now, sender, 8900, false, false),
+                2 => inbound.heard(now, sender, 1, false, true),
+                3 => inbound.admitted(now, sender),
+                _ => inbound.left(sender),
+            }
+            assert!(inbound.senders() <= 7, "{} of 7 senders", inbound.senders());
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The clients, from the simplest to whole stacks.
+
+mod ibv;
+mod libfabric;
+mod mpi;
+mod perftest;
+mod program;
+pub(crate) mod pyverbs;
+mod ucx;
+
+use super::case::{Case, Network, Place};
+use super::process::Ended;
+
+/// Name of the device.
+pub(crate) const DEVICE: &str = "rdmap0s6";
+
+/// Everything that is tried.
+pub(crate) fn all() -> Vec<Case> {
+    [
+        ibv::cases(),
+        pyverbs::cases(),
+        perftest::cases(),
+        libfabric::cases(),
+        mpi::cases(),
+        ucx::cases(),
+        program::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// A case in all places and over all networks. Some run only when everything is wanted.
+fn everywhere(make: impl Fn() -> Case, always: &[(Place, Network)]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for place in [Place::OneHost, Place::TwoHosts] {
+        for network in [Network::Clean, Network::Loss, Network::DeadPath, Network::Adversarial] {
+            let full_only = !always.contains(&(place, network));
+            cases.push(Case { place, network, ..make() }.full_only(full_only));
+        }
+    }
+    cases
+}
+
+/// All programs ended well.
+fn all_well(ended: &[Ended]) -> Result<(), String> {
+    match ended {
+        [server, client] => client.check("client").and_then(|()| server.check("server")),
+        [program] => program.check("program").map_err(|why| {
+            // A server alone did not live to see its client.
+            why
+        }),
+        _ => Err("nothing ran".to_owned()),
+    }
+}
+
+/// The words after `label` in the output, up to the end of the line.
+fn after<'a>(said: &'a str, label: &str) -> Option<&'a str> {
+    said.lines().find_map(|line| line.trim_start().strip_prefix(label)).map(str::trim)
+}

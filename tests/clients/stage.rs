@@ -1,0 +1,283 @@
+//! Where cases run: the library, the programs that were made for this test, and network namespaces.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use testbed::{Host, Pair};
+
+use super::case::{Case, Client, Job, Network, Place};
+use super::process::{Ended, Process};
+
+/// What all cases share. Gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    dir: TempDir,
+    venv: PathBuf,
+    srd: PathBuf,
+    /// Whom programs run as.
+    user: Vec<&'static str>,
+}
+
+/// A case that passed: the result in words, and what its programs said.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    pub(crate) words: String,
+    pub(crate) said: String,
+}
+
+/// A case that failed: why, and what its programs said.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) why: String,
+    pub(crate) said: String,
+}
+
+/// Nobody, without privileges and without ways to get any.
+const NOBODY: [&str; 5] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
+/// A server must listen within this time.
+const START: Duration = Duration::from_secs(20);
+/// A server must end within this time after its client.
+const GRACE: Duration = Duration::from_secs(20);
+/// How often it is looked for sockets that listen: nothing tells.
+const LOOK: Duration = Duration::from_millis(5);
+
+impl Stage {
+    /// Builds the library and compiles the programs.
+    pub(crate) fn build() -> Result<Stage, String> {
+        let me = std::env::current_exe().map_err(|e| e.to_string())?;
+        let target = me.ancestors().nth(3).ok_or("this program is not in a target directory")?;
+        let dir = tempfile::Builder::new().prefix("srd-clients-").tempdir().map_err(|e| e.to_string())?;
+        // Programs of an unprivileged user make files here.
+        fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).map_err(|e| e.to_string())?;
+        let stage = Stage {
+            venv: target.join("clients/venv"),
+            srd: dir.path().join("srd"),
+            user: NOBODY.to_vec(),
+            dir,
+        };
+        stage.install(target)?;
+        stage.compile()?;
+        Ok(stage)
+    }
+
+    pub(crate) fn venv(&self) -> &Path {
+        &self.venv
+    }
+
+    /// Copies command and library to where any user can read them.
+    fn install(&self, target: &Path) -> Result<(), String> {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "--release", "--package", "srd-verbs-c", "--target-dir"]).arg(target);
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().map_err(|e| e.to_string())?;
+        if !built.success() {
+            return Err(format!("{cargo:?}: {built}"));
+        }
+        let copy = |from: &Path, to: PathBuf| {
+            fs::copy(from, &to).map(|_| ()).map_err(|e| format!("copy {} to {}: {e}", from.display(), to.display()))
+        };
+        copy(&target.join("release/libsrd_verbs.so"), self.dir.path().join("libsrd_verbs.so"))?;
+        copy(Path::new(env!("CARGO_BIN_EXE_srd")), self.srd.clone())?;
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/scripts");
+        for script in fs::read_dir(scripts).map_err(|e| e.to_string())?.flatten() {
+            copy(&script.path(), self.dir.path().join(script.file_name()))?;
+        }
+        Ok(())
+    }
+
+    /// Compiles all of `tests/clients/c`; names that begin with `mpi` need MPI.
+    fn compile(&self) -> Result<(), String> {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/c");
+        for source in fs::read_dir(sources).map_err(|e| e.to_string())?.flatten().map(|entry| entry.path()) {
+            let Some(name) = source.file_stem().filter(|_| source.extension().is_some_and(|e| e == "c")) else { continue };
+            let is_mpi = name.to_string_lossy().starts_with("mpi");
+            let mut cc = Command::new(if is_mpi { "mpicc.openmpi" } else { "cc" });
+            cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(self.dir.path().join(name));
+            cc.arg(&source).args(if is_mpi { &[][..] } else { &["-pthread", "-libverbs", "-lefa"] });
+            let out = cc.output().map_err(|e| format!("{cc:?}: {e}"))?;
+            if !out.status.success() {
+                return Err(format!("{cc:?}:\n{}", String::from_utf8_lossy(&out.stderr)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a case and judges it.
+    pub(crate) fn run(&self, case: &Case) -> Result<Passed, Failure> {
+        let broken = |why: String| Failure { why, said: String::new() };
+        // Real frames, so that a loss is that of a packet.
+        let bed = Pair::builder().offload(case.network != Network::Loss).build().map_err(|e| broken(e.to_string()))?;
+        if case.network == Network::Loss && case.place == Place::TwoHosts {
+            bed.loss(1.0).map_err(|e| broken(e.to_string()))?;
+        }
+        let before = datagrams(&bed).map_err(|e| broken(e.to_string()))?;
+        let ended = self.start(case, &bed).map_err(broken)?;
+        let after = datagrams(&bed).map_err(|e| broken(e.to_string()))?;
+        let tails = || {
+            let names: &[&str] = if ended.len() == 2 { &["server", "client"] } else { &["program"] };
+            names.iter().zip(&ended).map(|(name, end)| format!("  {name} ({}):\n{}", end.status, end.tail())).collect()
+        };
+        let verdict = (case.verdict)(&ended).and_then(|result| match after - before {
+            sent if sent < case.datagrams => Err(format!("only {sent} datagrams were sent: the data took another way")),
+            _ => Ok(result),
+        });
+        match verdict {
+            Ok(words) => Ok(Passed { words, said: ended.into_iter().map(|end| end.said).collect() }),
+            Err(why) => Err(Failure { why, said: tails() }),
+        }
+    }
+
+    fn start(&self, case: &Case, bed: &Pair) -> Result<Vec<Ended>, String> {
+        let log = |name: &str| self.dir.path().join(name);
+        let limit = || Instant::now() + case.limit;
+        let [first, second] = [bed.host(0), bed.host(usize::from(case.place == Place::TwoHosts))];
+        match &case.job {
+            Job::Solo(program) => {
+                let run = self.program(case, bed, first, program);
+                Ok(vec![Process::start(run, &log("program")).map_err(|e| e.to_string())?.end(limit())])
+            }
+            Job::Mpi { ranks, options, program } => {
+                let run = self.program(case, bed, first, &self.mpirun(case, bed, *ranks, options, program)?);
+                Ok(vec![Process::start(run, &log("program")).map_err(|e| e.to_string())?.end(limit())])
+            }
+            Job::Duo { server, client, port } => {
+                let run = self.program(case, bed, first, server);
+                let server = Process::start(run, &log("server")).map_err(|e| e.to_string())?;
+                if await_listener(first, *port, &server).map_err(|e| e.to_string())? {
+                    let client = client.replace("{server}", &first.addr().to_string());
+                    let run = self.program(case, bed, second, &client);
+                    let client = Process::start(run, &log("client")).map_err(|e| e.to_string())?.end(limit());
+                    let patience = if client.status.success() { GRACE } else { Duration::ZERO };
+                    return Ok(vec![server.end(Instant::now() + patience), client]);
+                }
+                Ok(vec![server.end(Instant::now())])
+            }
+        }
+    }
+
+    /// A program on a host, with our library in the place of the system's.
+    fn program(&self, case: &Case, bed: &Pair, host: &Host, program: &str) -> Command {
+        let is_spread = matches!(case.job, Job::Mpi { .. }) && case.place == Place::TwoHosts;
+        let mut words: Vec<String> = Vec::new();
+        let mut add = |more: &[&str]| words.extend(more.iter().map(|&word| word.to_owned()));
+        if case.device_file {
+            add(&["unshare", "--mount", "sh", "{dir}/private-dev.sh"]);
+        }
+        let is_nobody = !is_spread && self.is_open_to_nobody(case);
+        if is_nobody {
+            add(&self.user);
+        }
+        let addr = format!("SRD_ADDR={}", host.addr());
+        for name in ["libibverbs.so.1", "libibverbs.so", "libefa.so.1", "libefa.so"] {
+            let _ = std::os::unix::fs::symlink("libsrd_verbs.so", self.dir.path().join(name));
+        }
+        let fault = format!("SRD_FAULT={}", case.network.fault(case.place).unwrap_or_default());
+        add(&["env", "LD_LIBRARY_PATH={dir}", &addr, &fault, "SRD_SEED=1"]);
+        words.extend(program.split_whitespace().map(str::to_owned));
+        let fill = |word: &String| {
+            word.replace("{dir}", &self.dir.path().display().to_string())
+                .replace("{venv}", &self.venv.display().to_string())
+        };
+        let mut words = words.iter().map(fill);
+        let mut command = host.command(words.next().unwrap_or_default());
+        command.args(words).current_dir(self.dir.path());
+        for (name, _) in std::env::vars().filter(|(name, _)| foreign(name)) {
+            command.env_remove(name);
+        }
+        // Frameworks keep sockets and files there, and their paths must be short.
+        let dir = self.dir.path();
+        // A runtime directory belongs to one user.
+        let run = dir.join(if is_nobody { "run" } else { "run-root" });
+        command.env("HOME", dir).env("TMPDIR", dir).env("SRD_RUNTIME_DIR", run);
+        command.env("AGENT_NAMESPACE", bed.host(1).namespace());
+        for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
+            command.env(name, "1");
+        }
+        // The data must not go around the device.
+        command.env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+        command.envs(case.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Files in the virtual environment may be in a place that others cannot read.
+    fn is_open_to_nobody(&self, case: &Case) -> bool {
+        case.client != Client::OpenMpiWheel || {
+            let mut test = Command::new(self.user[0]);
+            test.args(&self.user[1..]).arg("test").arg("-x").arg(self.venv.join("bin/python"));
+            test.status().is_ok_and(|status| status.success())
+        }
+    }
+
+    /// The command line of `mpirun`. On another host it starts things through a script, where others use ssh.
+    fn mpirun(&self, case: &Case, bed: &Pair, ranks: u32, options: &str, program: &str) -> Result<String, String> {
+        let (mpirun, agent) = match case.client {
+            Client::OpenMpiWheel => ("{venv}/bin/mpirun", "--prtemca plm_ssh_agent"),
+            _ => ("mpirun.openmpi", "--mca plm_rsh_agent"),
+        };
+        let hosts = match case.place {
+            Place::OneHost => "--oversubscribe".to_owned(),
+            Place::TwoHosts => {
+                let agent_file = self.dir.path().join("agent.sh");
+                fs::set_permissions(&agent_file, PermissionsExt::from_mode(0o755)).map_err(|e| e.to_string())?;
+                let slots = ranks.div_ceil(2);
+                let [a, b] = [0, 1].map(|k| bed.host(k).addr());
+                format!("{agent} {{dir}}/agent.sh --map-by node --host {a}:{slots},{b}:{slots}")
+            }
+        };
+        Ok(format!("{mpirun} -np {ranks} {hosts} {options} {program}"))
+    }
+}
+
+/// Variables of the caller that would change what clients do.
+fn foreign(name: &str) -> bool {
+    ["SRD_", "FI_", "UCX_", "OMPI_", "PRTE_", "PMIX_", "RDMAV_", "LD_", "SYSFS_"].iter().any(|p| name.starts_with(p))
+}
+
+/// Waits until something listens on a TCP port of a host; `false` if the program ends first, or never listens.
+fn await_listener(host: &Host, port: u16, program: &Process) -> io::Result<bool> {
+    let began = Instant::now();
+    let wanted = format!(":{port:04X} ");
+    while began.elapsed() < START {
+        let sockets = host.enter(|| read(&["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]));
+        let sockets = sockets.map_err(io::Error::other)??;
+        // sl local_address rem_address st; 0A is LISTEN
+        let listens = |line: &str| {
+            let mut fields = line.split_whitespace().skip(1);
+            let local = fields.next().unwrap_or_default().to_owned() + " ";
+            local.ends_with(&wanted) && fields.nth(1) == Some("0A")
+        };
+        if sockets.lines().any(listens) {
+            return Ok(true);
+        }
+        if program.has_ended(LOOK) {
+            return Ok(false);
+        }
+    }
+    Ok(false)
+}
+
+/// UDP datagrams that both hosts have sent, as the kernel counts them.
+fn datagrams(bed: &Pair) -> io::Result<u64> {
+    let mut sum = 0;
+    for host in bed.hosts() {
+        let text = host.enter(|| read(&["/proc/thread-self/net/snmp"])).map_err(io::Error::other)??;
+        let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
+        let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+        let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+        let sent = pairs.find(|(name, _)| *name == "OutDatagrams").and_then(|(_, value)| value.parse().ok());
+        sum += sent.unwrap_or(0u64);
+    }
+    Ok(sum)
+}
+
+fn read(files: &[&str]) -> io::Result<String> {
+    let mut text = String::new();
+    for file in files {
+        fs::File::open(file)?.read_to_string(&mut text)?;
+    }
+    Ok(text)
+}
