@@ -39,7 +39,9 @@ impl Process {
         let pid = Pid::from_raw(child.id() as i32);
         // Not reaped, so that the process id stays ours until the group has been killed.
         std::thread::spawn(move || {
-            while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).is_err_and(|e| e == nix::Error::EINTR) {}
+            while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)
+                .is_err_and(|e| e == nix::Error::EINTR)
+            {}
             let _ = tell.send(());
         });
         Ok(Process { child, said: said.to_owned(), ended })

@@ -46,9 +46,8 @@ impl Report {
     /// Writes both documents.
     pub(crate) fn write(&self) -> Result<(), String> {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-        let put = |name: &str, text: String| {
-            fs::write(docs.join(name), text).map_err(|e| format!("write docs/{name}: {e}"))
-        };
+        let put =
+            |name: &str, text: String| fs::write(docs.join(name), text).map_err(|e| format!("write docs/{name}: {e}"));
         put("compatibility.md", self.compatibility()?)?;
         put("pyverbs-skips.md", self.pyverbs_skips())
     }
@@ -66,7 +65,10 @@ impl Report {
         clients.dedup();
         for client in clients {
             let version = self.version(client.package())?;
-            text += &format!("\n## {}{version}\n\n| command | one host | two hosts | result |\n|---|---|---|---|\n", client.name());
+            text += &format!(
+                "\n## {}{version}\n\n| command | one host | two hosts | result |\n|---|---|---|---|\n",
+                client.name()
+            );
             let mut rows: Vec<(String, [Vec<String>; 2], Vec<String>)> = Vec::new();
             for (case, result) in self.rows.iter().filter(|(case, _)| case.client == client) {
                 let command = case.command();
@@ -84,7 +86,8 @@ impl Report {
                 }
             }
             for (command, [one, two], results) in rows {
-                text += &format!("| `{command}` | {} | {} | {} |\n", one.join(", "), two.join(", "), results.join("; "));
+                text +=
+                    &format!("| `{command}` | {} | {} | {} |\n", one.join(", "), two.join(", "), results.join("; "));
             }
         }
         Ok(text)

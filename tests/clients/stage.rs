@@ -54,12 +54,8 @@ impl Stage {
         let dir = tempfile::Builder::new().prefix("srd-clients-").tempdir().map_err(|e| e.to_string())?;
         // Programs of an unprivileged user make files here.
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).map_err(|e| e.to_string())?;
-        let stage = Stage {
-            venv: target.join("clients/venv"),
-            srd: dir.path().join("srd"),
-            user: NOBODY.to_vec(),
-            dir,
-        };
+        let stage =
+            Stage { venv: target.join("clients/venv"), srd: dir.path().join("srd"), user: NOBODY.to_vec(), dir };
         stage.install(target)?;
         stage.compile()?;
         Ok(stage)
@@ -72,7 +68,9 @@ impl Stage {
     /// Copies command and library to where any user can read them.
     fn install(&self, target: &Path) -> Result<(), String> {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "--release", "--package", "srd-verbs-c", "--target-dir"]).arg(target);
+        cargo
+            .args(["build", "--quiet", "--locked", "--release", "--package", "srd-verbs-c", "--target-dir"])
+            .arg(target);
         let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().map_err(|e| e.to_string())?;
         if !built.success() {
             return Err(format!("{cargo:?}: {built}"));
@@ -93,7 +91,9 @@ impl Stage {
     fn compile(&self) -> Result<(), String> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/c");
         for source in fs::read_dir(sources).map_err(|e| e.to_string())?.flatten().map(|entry| entry.path()) {
-            let Some(name) = source.file_stem().filter(|_| source.extension().is_some_and(|e| e == "c")) else { continue };
+            let Some(name) = source.file_stem().filter(|_| source.extension().is_some_and(|e| e == "c")) else {
+                continue;
+            };
             let is_mpi = name.to_string_lossy().starts_with("mpi");
             let mut cc = Command::new(if is_mpi { "mpicc.openmpi" } else { "cc" });
             cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(self.dir.path().join(name));

@@ -104,8 +104,7 @@ impl Bed {
     pub(crate) fn transfer(&mut self, pairs: &[(u32, u32)], size: usize, skew: Span, seed: u64) -> Vec<f64> {
         let first = self.world.shared().messages().len();
         let mut rng = simnet::Rng::derive(seed, "skew", 0);
-        let mut starts: Vec<(Span, (u32, u32))> =
-            pairs.iter().map(|&p| (rng.span(Span::ZERO, skew), p)).collect();
+        let mut starts: Vec<(Span, (u32, u32))> = pairs.iter().map(|&p| (rng.span(Span::ZERO, skew), p)).collect();
         starts.sort();
         let data = zeros(size);
         let begin = self.world.now();
@@ -178,8 +177,7 @@ pub(crate) struct Counts {
 
 /// Jain's index of fairness.
 pub(crate) fn jain(rates: impl IntoIterator<Item = f64>) -> f64 {
-    let (n, sum, squares) =
-        rates.into_iter().fold((0.0, 0.0, 0.0), |(n, s, q), r| (n + 1.0, s + r, q + r * r));
+    let (n, sum, squares) = rates.into_iter().fold((0.0, 0.0, 0.0), |(n, s, q), r| (n + 1.0, s + r, q + r * r));
     sum * sum / (n * squares)
 }
 

@@ -340,22 +340,75 @@ pub(crate) fn trace_permutation(setting: &Setting) {
         q.sort();
         let mut e: Vec<u64> = bed.fabric.down.clone().iter().map(|&l| bed.queued(l)).collect();
         e.sort();
-        let mut rates: Vec<f64> = pairs.iter().map(|&(a, b)| bed.world.node(HostId(a)).peer_stats(HostId(b)).rate as f64 / 12.5e9).collect();
+        let mut rates: Vec<f64> =
+            pairs.iter().map(|&(a, b)| bed.world.node(HostId(a)).peer_stats(HostId(b)).rate as f64 / 12.5e9).collect();
         rates.sort_by(f64::total_cmp);
         let p = bed.world.node(HostId(pairs[0].0)).peer_stats(HostId(pairs[0].1));
         let us = |b: u64| b as f64 / 12500.0;
-        { let p = bed.world.node(HostId(785)).peer_stats(HostId(82)); println!("@ {} rate {:.3} w {} if {} srtt {} min {} sent {} upq {:.1} downq {:.1} paths {:?}", i*5+5, p.rate as f64/12.5e9, p.window, p.in_flight, p.srtt, p.min_rtt, bed.world.node(HostId(785)).endpoint_stats().tx_bytes, us(bed.queued(bed.fabric.up[785])), us(bed.queued(bed.fabric.down[82])), { let mut v: Vec<u64> = p.paths.iter().filter(|q| q.packets>0).map(|q| (q.srtt.as_nanos()-q.min_rtt.as_nanos())/100).collect(); v.sort(); v.iter().step_by(6).copied().collect::<Vec<_>>() } ); }
+        {
+            let p = bed.world.node(HostId(785)).peer_stats(HostId(82));
+            println!(
+                "@ {} rate {:.3} w {} if {} srtt {} min {} sent {} upq {:.1} downq {:.1} paths {:?}",
+                i * 5 + 5,
+                p.rate as f64 / 12.5e9,
+                p.window,
+                p.in_flight,
+                p.srtt,
+                p.min_rtt,
+                bed.world.node(HostId(785)).endpoint_stats().tx_bytes,
+                us(bed.queued(bed.fabric.up[785])),
+                us(bed.queued(bed.fabric.down[82])),
+                {
+                    let mut v: Vec<u64> = p
+                        .paths
+                        .iter()
+                        .filter(|q| q.packets > 0)
+                        .map(|q| (q.srtt.as_nanos() - q.min_rtt.as_nanos()) / 100)
+                        .collect();
+                    v.sort();
+                    v.iter().step_by(6).copied().collect::<Vec<_>>()
+                }
+            );
+        }
         if i >= 42 && i % 2 == 0 {
             for &(a, b) in &pairs {
                 let p = bed.world.node(HostId(a)).peer_stats(HostId(b));
                 if p.messages > 0 {
                     let s = bed.world.node(HostId(a)).endpoint_stats();
-                    println!("   {a}->{b} rate {:.3} w {} if {} srtt {} lost {} resent {} probes {} sent {} recv host queue {:.1}", p.rate as f64 / 12.5e9, p.window, p.in_flight, p.srtt, s.lost_packets, s.retransmits, s.tail_probes, s.tx_bytes, us(bed.queued(bed.fabric.down[b as usize])));
+                    println!(
+                        "   {a}->{b} rate {:.3} w {} if {} srtt {} lost {} resent {} probes {} sent {} recv host queue {:.1}",
+                        p.rate as f64 / 12.5e9,
+                        p.window,
+                        p.in_flight,
+                        p.srtt,
+                        s.lost_packets,
+                        s.retransmits,
+                        s.tail_probes,
+                        s.tx_bytes,
+                        us(bed.queued(bed.fabric.down[b as usize]))
+                    );
                 }
             }
         }
-        println!("{} us core queue med {:.1} p90 {:.1} max {:.1} edge med {:.1} p99 {:.1} max {:.1}; rate p1 {:.3} p10 {:.3} med {:.3} max {:.3} | {:.3} w {} if {} srtt {} min {}", (i+1)*5,
-            us(q[q.len()/2]), us(q[q.len()*9/10]), us(q[q.len()-1]), us(e[512]), us(e[1014]), us(e[1023]), rates[10], rates[102], rates[512], rates[1023], p.rate as f64/12.5e9, p.window, p.in_flight, p.srtt, p.min_rtt);
+        println!(
+            "{} us core queue med {:.1} p90 {:.1} max {:.1} edge med {:.1} p99 {:.1} max {:.1}; rate p1 {:.3} p10 {:.3} med {:.3} max {:.3} | {:.3} w {} if {} srtt {} min {}",
+            (i + 1) * 5,
+            us(q[q.len() / 2]),
+            us(q[q.len() * 9 / 10]),
+            us(q[q.len() - 1]),
+            us(e[512]),
+            us(e[1014]),
+            us(e[1023]),
+            rates[10],
+            rates[102],
+            rates[512],
+            rates[1023],
+            p.rate as f64 / 12.5e9,
+            p.window,
+            p.in_flight,
+            p.srtt,
+            p.min_rtt
+        );
     }
 }
 
@@ -387,7 +440,12 @@ pub(crate) fn trace(setting: &Setting) {
             rates.iter().sum::<f64>() / f64::from(n),
             rates.iter().fold(f64::INFINITY, |a, b| a.min(*b)),
             rates.iter().fold(0f64, |a, b| a.max(*b)),
-            inflight, rates[0], p.window, p.in_flight, p.srtt, p.min_rtt
+            inflight,
+            rates[0],
+            p.window,
+            p.in_flight,
+            p.srtt,
+            p.min_rtt
         );
         was = busy;
     }

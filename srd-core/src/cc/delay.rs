@@ -229,8 +229,7 @@ impl Controller for Delay {
         if queue > SETPOINT || round.marked || congested_loss {
             // Who has no more than its share leaves the draining of a queue to the rate in use.
             let fair = self.share.is_some_and(|s| level <= s);
-            let mut factor =
-                if fair { 1.0 } else { 1.0 - t.integral * step * (queue - SETPOINT).clamp(0.0, 1.0) };
+            let mut factor = if fair { 1.0 } else { 1.0 - t.integral * step * (queue - SETPOINT).clamp(0.0, 1.0) };
             if self.stuck_rounds >= if fair { STUCK_ROUNDS } else { 1 } {
                 factor = factor.min((1.0 - 0.8 * (1.0 - 1.0 / queue)).max(0.5));
             }

@@ -68,7 +68,11 @@ enum CopyOf {
 impl Conn {
     /// Whether data waits and may leave as soon as the pacer allows.
     fn may_send_data(&self, outbox: &Outbox) -> bool {
-        if !self.confirmed || self.asking || !outbox.sendable() || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
+        if !self.confirmed
+            || self.asking
+            || !outbox.sendable()
+            || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window
+        {
             return false;
         }
         if self.backoff >= CONGESTED_TIMEOUTS && self.in_flight > 0 {

@@ -1,8 +1,8 @@
 //! Handshake and farewell packets (`docs/protocol.md` section 4). All carry a checksum and are complete in themselves.
 
+use super::frame::Share;
 use super::packet::{Kind, flags};
 use super::{DecodeError, Reader, Sink};
-use super::frame::Share;
 use crate::seq::Seq;
 
 /// Feature bits of [`Hello::features`]. Unknown bits are ignored, so that later versions can offer more.

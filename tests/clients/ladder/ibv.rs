@@ -19,11 +19,16 @@ pub(super) fn cases() -> Vec<Case> {
         tool("ibv_devinfo -v").verdict(devinfo),
         tool(&format!("timeout --preserve-status --signal=INT 2 ibv_asyncwatch -d {DEVICE}")).verdict(|ended| {
             let said = &ended[0].said;
-            if said.contains("async event FD") && !ended[0].timed_out { Ok("ok".to_owned()) } else { Err("it does not watch".to_owned()) }
+            if said.contains("async event FD") && !ended[0].timed_out {
+                Ok("ok".to_owned())
+            } else {
+                Err("it does not watch".to_owned())
+            }
         }),
     ];
     let ud = || {
-        Case::duo(Client::IbvUtils, 18515, "ibv_ud_pingpong -g 0 -s 2048 -n 1000").verdict(|ended| all_well(ended).map(|()| "ok".into()))
+        Case::duo(Client::IbvUtils, 18515, "ibv_ud_pingpong -g 0 -s 2048 -n 1000")
+            .verdict(|ended| all_well(ended).map(|()| "ok".into()))
     };
     // It has no way to notice a loss, so the network must be clean, or the card must repair it.
     cases.extend(everywhere(ud, &[(Place::OneHost, Network::Clean), (Place::TwoHosts, Network::Clean)]));

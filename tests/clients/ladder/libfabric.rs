@@ -27,7 +27,12 @@ pub(super) fn cases() -> Vec<Case> {
         let command = format!("fi_pingpong -p efa {options} -c");
         Case::duo(Client::Libfabric, 47592, command).datagrams(20).verdict(|ended| {
             all_well(ended)?;
-            match ended[1].said.lines().filter(|line| line.contains("=0%") || line.trim_start().starts_with(|c: char| c.is_ascii_digit())).count() {
+            match ended[1]
+                .said
+                .lines()
+                .filter(|line| line.contains("=0%") || line.trim_start().starts_with(|c: char| c.is_ascii_digit()))
+                .count()
+            {
                 0 => Err("the client has measured nothing".to_owned()),
                 _ => Ok("ok".to_owned()),
             }
@@ -38,7 +43,10 @@ pub(super) fn cases() -> Vec<Case> {
     add("-e rdm -S 1 -I 200", &ALWAYS[1..]);
     add("-e rdm -S 4194304 -I 10", &[ALWAYS.as_slice(), &FAULTY].concat());
     add("-e dgram -S all -I 20", &ALWAYS);
-    add("-e dgram -S 1024 -I 500", &[ALWAYS[1], (Place::TwoHosts, Network::Loss), (Place::OneHost, Network::Adversarial)]);
+    add(
+        "-e dgram -S 1024 -I 500",
+        &[ALWAYS[1], (Place::TwoHosts, Network::Loss), (Place::OneHost, Network::Adversarial)],
+    );
     // Device RDMA: the receiver reads long messages.
     let reads = || pair("-e rdm -S 1048576 -I 20").env("FI_EFA_USE_DEVICE_RDMA", "1");
     cases.extend(everywhere(reads, &[ALWAYS.as_slice(), &FAULTY[1..3]].concat()));

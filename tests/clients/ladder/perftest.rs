@@ -27,7 +27,10 @@ pub(super) fn cases() -> Vec<Case> {
     add("ib_send_lat -c SRD -s 64 -n 1000", &FAULTY);
     add("ib_read_bw -c SRD -s 65536 -n 500", &[ALWAYS.as_slice(), &FAULTY].concat());
     add("ib_read_lat -c SRD -s 64 -n 1000", &FAULTY);
-    add("ib_send_bw -c UD -Q 1 -s 2048 -n 2000", &[(Place::OneHost, Network::Clean), (Place::TwoHosts, Network::Adversarial)]);
+    add(
+        "ib_send_bw -c UD -Q 1 -s 2048 -n 2000",
+        &[(Place::OneHost, Network::Clean), (Place::TwoHosts, Network::Adversarial)],
+    );
     add("ib_send_lat -c UD -s 64 -n 1000", &[(Place::TwoHosts, Network::Clean), (Place::OneHost, Network::DeadPath)]);
     // Sizes.
     add("ib_send_bw -c SRD -a -n 200", &ALWAYS);
@@ -46,7 +49,10 @@ pub(super) fn cases() -> Vec<Case> {
     for depth in [1, 8, 128, 512] {
         let always = &ALWAYS[1..][..usize::from(depth != 8)];
         add(&format!("ib_send_bw -c SRD -s 4096 -t {depth} -n 1024"), always);
-        add(&format!("ib_read_bw -c SRD -s 16384 -t {depth} -n 1024"), &always[..usize::from(depth == 512 && !always.is_empty())]);
+        add(
+            &format!("ib_read_bw -c SRD -s 16384 -t {depth} -n 1024"),
+            &always[..usize::from(depth == 512 && !always.is_empty())],
+        );
     }
     add("ib_send_bw -c SRD -s 4096 -b -n 2000", &FAULTY[..2]);
     add("ib_read_bw -c SRD -s 65536 -b -n 500", &ALWAYS[1..]);
@@ -57,12 +63,13 @@ pub(super) fn cases() -> Vec<Case> {
     add("ib_send_bw -c SRD -s 8192 -D 2", &ALWAYS[1..]);
     add("ib_read_bw -c SRD -s 8192 -D 2", &ALWAYS[..1]);
     // What this version of perftest refuses, and what EFA does.
-    let refused = |command: &str, verdict| {
-        Case::solo(Client::Perftest, format!("{command} -x 0 -d {DEVICE}")).verdict(verdict)
-    };
-    cases.push(refused("ib_write_bw -c SRD", |ended| match ended[0].said.contains("SRD connection only possible in SEND/READ verbs") {
-        true => Ok("refused by perftest 4.5".to_owned()),
-        false => Err("perftest 4.5 is expected to refuse this".to_owned()),
+    let refused =
+        |command: &str, verdict| Case::solo(Client::Perftest, format!("{command} -x 0 -d {DEVICE}")).verdict(verdict);
+    cases.push(refused("ib_write_bw -c SRD", |ended| {
+        match ended[0].said.contains("SRD connection only possible in SEND/READ verbs") {
+            true => Ok("refused by perftest 4.5".to_owned()),
+            false => Err("perftest 4.5 is expected to refuse this".to_owned()),
+        }
     }));
     cases
 }

@@ -17,7 +17,10 @@ pub(crate) const REASONS: &[(&str, &str)] = &[
     ("Create memory window", "EFA has no memory windows"),
     ("on Ethernet link layer", "EFA is no Ethernet device for raw packets"),
     ("Extended QP is not supported on this device", "asks for an RC queue pair, which EFA does not have"),
-    ("Create custom mr with additional access flags", "asks for access that this generation does not have, for an RC queue pair"),
+    (
+        "Create custom mr with additional access flags",
+        "asks for access that this generation does not have, for an RC queue pair",
+    ),
     ("Create XRCD is not supported", "EFA has no XRC"),
     ("Extended CQ is not supported", "asks for timestamps or tag matching, which EFA does not have"),
     ("Parent Domain is not supported", "libefa of this version has no parent domains"),
@@ -28,7 +31,10 @@ pub(crate) const REASONS: &[(&str, &str)] = &[
     ("Create RC QP", "EFA has no RC queue pairs"),
     ("Create UD QP", "the test draws operations at random; those that EFA does not have are refused"),
     ("Resize CQ is not supported", "EFA cannot resize completion queues"),
-    ("Reg MR with access (3) is not supported", "asks for remote write, and then to register a region anew, which EFA cannot"),
+    (
+        "Reg MR with access (3) is not supported",
+        "asks for remote write, and then to register a region anew, which EFA cannot",
+    ),
     ("Query device real time is not supported", "EFA has no clock"),
     ("skip RoCE test", "EFA is not RoCE"),
     ("Create SRQ is not supported", "EFA has no shared receive queues"),

@@ -293,7 +293,7 @@ impl Options {
             checksum: if checked { Checksum::Crc32c } else { Checksum::Udp },
             peer_timeout: self.peer_timeout,
             keepalive: plain.keepalive.min(self.peer_timeout / 4),
-            max_rate: self.rate.unwrap_or(plain.max_rate),
+            link_rate: self.rate,
             ..plain
         }
     }

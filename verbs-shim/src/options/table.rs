@@ -158,7 +158,7 @@ pub static OPTIONS: &[Opt] = &[
         value: "BITS/S",
         default: "400G",
         group: NETWORK,
-        help: "Never send faster than this to one peer, such as 10G",
+        help: "Speed of this host's link, such as 10G: no peer is sent to faster, and those who send to this host at once share it",
         set: |o, v| value::rate(v).map(|rate| o.rate = Some(rate)),
     },
     Opt {

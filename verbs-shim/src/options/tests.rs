@@ -63,7 +63,7 @@ fn everything_arrives_in_the_devices() {
         (v4.udp.source_port_range.clone(), v4.udp.mtu, v4.udp.wait),
         (Some(40000..=49999), Some(1500), WaitMode::Spin)
     );
-    assert_eq!((v4.transport.max_rate, v4.transport.peer_timeout), (1_000_000_000, Span::from_secs(2)));
+    assert_eq!((v4.transport.link_rate, v4.transport.peer_timeout), (Some(1_000_000_000), Span::from_secs(2)));
     assert_eq!(v4.transport.keepalive, Span::from_millis(500));
     assert_eq!(v4.transport.checksum, Checksum::Crc32c, "corruption is injected");
     let profile = v4.card.profile;
