@@ -58,8 +58,12 @@ pub(crate) enum If {
 pub(crate) enum Helper {
     /// `void *bpf_map_lookup_elem(map, key)`
     MapLookup = 1,
+    /// `u64 bpf_ktime_get_ns()`
+    KtimeNs = 5,
     /// `long bpf_redirect_map(map, key, flags)`
     RedirectMap = 51,
+    /// `long bpf_xdp_adjust_meta(ctx, delta)`
+    AdjustMeta = 54,
     /// `u64 bpf_xdp_get_buff_len(ctx)`
     BuffLen = 188,
 }
