@@ -8,13 +8,16 @@ mod doctor;
 mod driver;
 mod exit;
 mod explain;
+mod incast;
 mod interrupt;
 mod options;
 mod perf;
 mod progress;
 mod render;
 mod report;
+mod results;
 mod run;
+mod sim;
 mod stat;
 mod transport;
 mod units;
@@ -59,6 +62,10 @@ enum Command {
     /// Measure latency, bandwidth and message rate between two hosts
     #[command(subcommand)]
     Perf(perf::Perf),
+    /// Run experiments in a simulated network: incasts, permutations, failures, scenarios of your own
+    Sim(sim::SimArgs),
+    /// Measure an incast on real hosts, or in a test bed on this one: many senders to one receiver, SRD beside TCP
+    Incast(incast::IncastArgs),
 }
 
 /// What stands on standard output with `--json` when there is nothing better.
@@ -83,6 +90,8 @@ fn main() -> ExitCode {
         Command::Stat(args) => (args.json, stat::run(args)),
         Command::Demo(args) => (args.json, demo::run(args)),
         Command::Perf(perf) => (perf.json(), perf.run()),
+        Command::Sim(args) => (args.json, sim::run(args)),
+        Command::Incast(args) => (args.json, incast::run(args)),
     };
     let exit = outcome.unwrap_or_else(|fault| {
         if json {

@@ -11,7 +11,7 @@ use srd_core::{Ecn, RxMeta, Span, Time};
 use crate::clock::Clock;
 use crate::log::{DropReason, LogEvent};
 use crate::net::{Event, Net};
-use crate::packet::{Addr, HostId, MAIN_PORT, PacketId};
+use crate::packet::{Addr, HostId, MAIN_PORT, Packet, PacketId};
 use crate::rng::Rng;
 
 /// A protocol that runs on a host. Times are the host's own clock unless said otherwise.
@@ -163,6 +163,11 @@ impl Host {
         &self.stats
     }
 
+    /// Its source ports.
+    pub fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
     /// How often it was started, less one.
     pub fn incarnation(&self) -> u32 {
         self.incarnation
@@ -266,27 +271,38 @@ impl Io<'_> {
             let p = self.net.packets.get(packet);
             let at = clock.local(if self.host.spec.timestamps { arrived } else { self.net.now });
             let to = Some(p.dst.to_socket().ip());
-            sink(&RxMeta { from: p.src.to_socket(), to, ecn: p.ecn, at }, &p.data);
+            let meta = RxMeta { from: p.src.to_socket(), to, ecn: p.ecn, at };
+            p.with_payload(&mut self.net.zeros, |bytes| sink(&meta, bytes));
             self.host.stats.received += 1;
-            self.host.stats.received_bytes += p.data.len() as u64;
+            self.host.stats.received_bytes += u64::from(p.len);
             self.net.packets.free(packet);
             n += 1;
         }
         n
     }
 
-    /// Sends a datagram from the source port with this index in the pool; `fill` writes its bytes. What the interface's
+    /// Sends a datagram from the source port with this index in the pool; `fill` writes its payload. What the interface's
     /// MTU forbids is dropped.
     ///
     /// # Panics
     /// If the index is not below [`HostSpec::source_ports`].
-    pub fn send(&mut self, port: u16, dst: Addr, ecn: Ecn, fill: impl FnOnce(&mut Vec<u8>)) {
+    pub fn send(&mut self, port: u16, dst: Addr, ecn: Ecn, fill: impl FnOnce(&mut Packet)) {
         let src = Addr::of(self.host.id, self.host.ports[usize::from(port)]);
         let stats = &mut self.host.stats;
-        self.net.send(self.host.spec.mtu, src, dst, ecn, |data| {
-            fill(data);
+        self.net.send(self.host.spec.mtu, src, dst, ecn, |packet| {
+            fill(packet);
             stats.sent += 1;
-            stats.sent_bytes += data.len() as u64;
+            stats.sent_bytes += u64::from(packet.len);
         });
+    }
+
+    /// How long the host's own port will be busy with what was given to it.
+    pub fn backlog(&self) -> Span {
+        self.net.backlog(self.host.id)
+    }
+
+    /// Gives another host's node a turn now, as if something had happened there.
+    pub fn nudge(&mut self, host: HostId) {
+        self.net.nudge(self.net.now, host);
     }
 }

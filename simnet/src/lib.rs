@@ -19,6 +19,8 @@ mod link;
 mod log;
 mod net;
 mod packet;
+mod plan;
+mod pool;
 mod queue;
 mod rng;
 mod srd;
@@ -29,6 +31,7 @@ mod watch;
 mod world;
 
 pub mod adversary;
+pub mod experiment;
 
 pub use app::{App, AppCx, Post};
 pub use check::{Expect, MAX_PAYLOAD, Message, Model, Totals, payload};
@@ -38,6 +41,7 @@ pub use link::{Burst, Link, LinkStats, Part, PartKind, Queue};
 pub use log::{DropReason, Log, LogEvent};
 pub use net::{End, Net, Violation};
 pub use packet::{Addr, HostId, IP_UDP_OVERHEAD, LinkId, MAIN_PORT, Packet, SwitchId, WIRE_OVERHEAD};
+pub use plan::{Buffers, Cable, Cabling, Clos, Plan, Port};
 pub use rng::Rng;
 pub use srd::{Command, MAX_APP_HEADER, NodeStats, SrdNode, SrdSpec};
 pub use srd_world::SrdWorld;

@@ -9,6 +9,7 @@ use srd_core::{Ecn, Span, Time};
 
 use crate::log::DropReason;
 use crate::packet::{IP_UDP_OVERHEAD, Packet};
+use crate::pool::Pool;
 use crate::rng::Rng;
 
 /// A part of a link. A link has at most one of each kind; packets pass them in the order of this list.
@@ -45,12 +46,14 @@ pub struct Queue {
     pub limit: u64,
     /// Queue length in bytes from which ECN-capable packets are marked; `u64::MAX` for never.
     pub ecn: u64,
+    /// Bytes beyond `ecn` over which the probability of a mark rises from 0 to 1; 0 marks all.
+    pub ramp: u64,
 }
 
 impl Queue {
     /// A queue that marks above half its limit.
     pub fn new(rate: u64, limit: u64) -> Queue {
-        Queue { rate, limit, ecn: limit / 2 }
+        Queue { rate, limit, ecn: limit / 2, ramp: 0 }
     }
 }
 
@@ -116,6 +119,13 @@ pub struct LinkStats {
     pub busy: Span,
 }
 
+/// Lengths of a queue as packets found them, in 64ths of its limit.
+#[derive(Clone, Debug)]
+struct Lengths {
+    unit: u64,
+    counts: [u32; 65],
+}
+
 impl LinkStats {
     /// Share of `elapsed` in which the transmitter was busy.
     pub fn utilisation(&self, elapsed: Span) -> f64 {
@@ -138,11 +148,16 @@ pub(crate) enum Passage {
 #[derive(Debug)]
 pub struct Link {
     parts: Vec<Part>,
+    /// The parts once more if they are a queue and a delay, which is what most links have.
+    plain: Option<(Queue, Span)>,
     stats: LinkStats,
     rng: Rng,
     burst_bad: bool,
     /// Departure time and bytes of every packet in the queue.
     waiting: VecDeque<(Time, u32)>,
+    lengths: Option<Box<Lengths>>,
+    /// The buffer that it shares with others.
+    pub(crate) pool: Option<u32>,
     queued: u64,
     busy_until: Time,
     /// Remainder of the last division by the rate, so that small packets on fast links add up exactly.
@@ -153,10 +168,13 @@ impl Link {
     pub(crate) fn new(parts: &[Part], rng: Rng) -> Link {
         let mut link = Link {
             parts: Vec::new(),
+            plain: None,
             stats: LinkStats::default(),
             rng,
             burst_bad: false,
             waiting: VecDeque::new(),
+            lengths: None,
+            pool: None,
             queued: 0,
             busy_until: Time::ZERO,
             carry: 0,
@@ -176,6 +194,14 @@ impl Link {
             Ok(i) => self.parts[i] = part,
             Err(i) => self.parts.insert(i, part),
         }
+        self.note_plain();
+    }
+
+    fn note_plain(&mut self) {
+        self.plain = match self.parts[..] {
+            [Part::Queue(queue), Part::Delay(delay)] => Some((queue, delay)),
+            _ => None,
+        };
     }
 
     /// Removes the part of this kind, if there is one.
@@ -184,6 +210,7 @@ impl Link {
         if kind == PartKind::Burst {
             self.burst_bad = false;
         }
+        self.note_plain();
     }
 
     /// The parts in the order in which packets pass them.
@@ -191,9 +218,40 @@ impl Link {
         &self.parts
     }
 
+    /// When its transmitter will be idle, or was last.
+    pub(crate) fn busy_until(&self) -> Time {
+        self.busy_until
+    }
+
+    /// Bytes that may wait before it; `u64::MAX` without a queue.
+    pub fn limit(&self) -> u64 {
+        self.parts.iter().find_map(|p| if let Part::Queue(q) = p { Some(q.limit) } else { None }).unwrap_or(u64::MAX)
+    }
+
     /// Counters.
     pub fn stats(&self) -> &LinkStats {
         &self.stats
+    }
+
+    /// Starts all counters at zero, and counts queue lengths for [`queue_percentile`](Self::queue_percentile) in steps of a
+    /// 64th of `scale` bytes.
+    pub fn measure(&mut self, scale: u64) {
+        self.stats = LinkStats::default();
+        self.lengths = Some(Box::new(Lengths { unit: (scale / 64).max(1), counts: [0; 65] }));
+    }
+
+    /// The queue length in bytes that a share `q` of the packets did not find exceeded, rounded up to a 64th of the scale.
+    pub fn queue_percentile(&self, q: f64) -> u64 {
+        let Some(lengths) = &self.lengths else { return 0 };
+        let total: u64 = lengths.counts.iter().map(|c| u64::from(*c)).sum();
+        let mut left = (q * total as f64).ceil() as u64;
+        for (i, count) in lengths.counts.iter().enumerate() {
+            if u64::from(*count) >= left {
+                return (i as u64 * lengths.unit).min(self.stats.max_queue);
+            }
+            left -= u64::from(*count);
+        }
+        self.stats.max_queue
     }
 
     /// Bytes in the queue at `now`.
@@ -206,31 +264,41 @@ impl Link {
     }
 
     /// Passes a packet through all parts.
-    pub(crate) fn pass(&mut self, now: Time, packet: &mut Packet) -> Passage {
+    pub(crate) fn pass(&mut self, now: Time, packet: &mut Packet, mut pool: Option<&mut Pool>) -> Passage {
+        if let Some((queue, delay)) = self.plain {
+            return match self.enqueue(now, queue, packet, pool) {
+                Some(departure) => self.passed(packet, departure + delay, None),
+                None => self.overflowed(),
+            };
+        }
         let mut at = now;
         let mut copy = None;
         for i in 0..self.parts.len() {
             let dropped = match self.parts[i] {
                 Part::Blackhole => Some(DropReason::Blackhole),
-                Part::Mtu(mtu) => (packet.data.len() as u32 + IP_UDP_OVERHEAD > mtu).then_some(DropReason::Mtu),
+                Part::Mtu(mtu) => (packet.len + IP_UDP_OVERHEAD > mtu).then_some(DropReason::Mtu),
                 Part::Loss(ppm) => self.rng.chance(ppm).then_some(DropReason::Loss),
                 Part::Burst(burst) => self.in_burst(burst).then_some(DropReason::Loss),
                 Part::Corrupt(ppm) => {
                     if self.rng.chance(ppm) {
+                        let before = packet.data.len() as u32;
                         corrupt(&mut packet.data, &mut self.rng);
+                        if packet.gaps.is_empty() {
+                            packet.len = packet.len + packet.data.len() as u32 - before;
+                        } else {
+                            // Gaps stay where they are, so the bytes between them must, too.
+                            packet.data.resize(before as usize, 0);
+                        }
                         packet.corrupted = true;
                     }
                     None
                 }
-                Part::Queue(queue) => match self.enqueue(at, queue, packet) {
+                Part::Queue(queue) => match self.enqueue(at, queue, packet, pool.as_deref_mut()) {
                     Some(departure) => {
                         at = departure;
                         None
                     }
-                    None => {
-                        self.stats.queue_drops += 1;
-                        return Passage::Dropped(DropReason::QueueFull);
-                    }
+                    None => return self.overflowed(),
                 },
                 Part::Delay(delay) => {
                     at += delay;
@@ -258,9 +326,18 @@ impl Link {
                 return Passage::Dropped(reason);
             }
         }
+        self.passed(packet, at, copy)
+    }
+
+    fn passed(&mut self, packet: &Packet, at: Time, copy: Option<Time>) -> Passage {
         self.stats.packets += 1;
         self.stats.bytes += u64::from(packet.wire_bytes());
         Passage::Arrives { at, copy }
+    }
+
+    fn overflowed(&mut self) -> Passage {
+        self.stats.queue_drops += 1;
+        Passage::Dropped(DropReason::QueueFull)
     }
 
     fn in_burst(&mut self, burst: Burst) -> bool {
@@ -271,14 +348,25 @@ impl Link {
     }
 
     /// When the packet will have left, or `None` if the queue has no room for it.
-    fn enqueue(&mut self, now: Time, queue: Queue, packet: &mut Packet) -> Option<Time> {
+    fn enqueue(&mut self, now: Time, queue: Queue, packet: &mut Packet, pool: Option<&mut Pool>) -> Option<Time> {
         let bytes = packet.wire_bytes();
         let before = self.queued(now);
         let queued = before + u64::from(bytes);
-        if queued > queue.limit && before > 0 {
+        let mut limit = queue.limit;
+        let pool = match pool {
+            Some(pool) => {
+                limit = limit.min(pool.threshold(now));
+                Some(pool)
+            }
+            None => None,
+        };
+        if let Some(lengths) = &mut self.lengths {
+            lengths.counts[before.div_ceil(lengths.unit).min(64) as usize] += 1;
+        }
+        if queued > limit && before > 0 {
             return None;
         }
-        if before >= queue.ecn && packet.ecn == Ecn::Ect {
+        if before >= queue.ecn && packet.ecn == Ecn::Ect && self.marks(before - queue.ecn, queue.ramp) {
             packet.ecn = Ecn::Ce;
             self.stats.marked += 1;
         }
@@ -294,7 +382,15 @@ impl Link {
         self.stats.max_queue = self.stats.max_queue.max(queued);
         self.queued = queued;
         self.waiting.push_back((self.busy_until, bytes));
+        if let Some(pool) = pool {
+            pool.take(self.busy_until, bytes);
+        }
         Some(self.busy_until)
+    }
+
+    /// Whether a packet is marked that found the queue `excess` bytes longer than where marking begins.
+    fn marks(&mut self, excess: u64, ramp: u64) -> bool {
+        excess >= ramp || self.rng.below(ramp) < excess
     }
 }
 

@@ -76,11 +76,12 @@ pub struct Log {
     count: u64,
     keep: usize,
     tail: VecDeque<(Time, LogEvent)>,
+    silent: bool,
 }
 
 impl Log {
     pub(crate) fn new() -> Log {
-        Log { hash: 0xcbf2_9ce4_8422_2325, count: 0, keep: 0, tail: VecDeque::new() }
+        Log { hash: 0xcbf2_9ce4_8422_2325, count: 0, keep: 0, tail: VecDeque::new(), silent: false }
     }
 
     /// Keeps the last `n` events from now on (`usize::MAX`: all of them). Nothing is kept by default.
@@ -89,6 +90,11 @@ impl Log {
         while self.tail.len() > n {
             self.tail.pop_front();
         }
+    }
+
+    /// Records nothing from now on: for experiments whose results are measured otherwise.
+    pub fn silence(&mut self) {
+        self.silent = true;
     }
 
     /// Hash over all events and their times since the start.
@@ -107,6 +113,9 @@ impl Log {
     }
 
     pub(crate) fn record(&mut self, now: Time, event: LogEvent) {
+        if self.silent {
+            return;
+        }
         self.count += 1;
         let mut hash = self.hash;
         for word in [now.as_nanos()].into_iter().chain(event.words()) {

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use srd_core::{Ecn, Time};
+use srd_core::{Ecn, Span, Time};
 
 use crate::link::{Link, Part, Passage};
 use crate::log::{DropReason, Log, LogEvent};
-use crate::packet::{Addr, Arena, HostId, IP_UDP_OVERHEAD, LinkId, PacketId, SwitchId};
+use crate::packet::{Addr, Arena, HostId, IP_UDP_OVERHEAD, LinkId, Packet, PacketId, SwitchId, flow_hash};
+use crate::pool::Pool;
 use crate::queue::EventQueue;
 use crate::rng::Rng;
 use crate::switch::Switch;
@@ -26,6 +27,8 @@ pub(crate) enum Event {
     Arrive { link: LinkId, packet: PacketId },
     /// A host wants to run.
     Wake { host: HostId },
+    /// Something outside the network happened that a host's node wants to know of at once.
+    Nudge { host: HostId },
     /// An action of the schedule is due.
     Act { index: u32 },
 }
@@ -59,6 +62,10 @@ pub struct Net {
     uplinks: Vec<Option<LinkId>>,
     /// Pairs (from, to) of hosts that cannot reach each other, in no order; almost always empty.
     blocked: Vec<(HostId, HostId)>,
+    /// Buffers that several links share.
+    pools: Vec<Pool>,
+    /// Room for a packet whose payload is put together from its length.
+    pub(crate) zeros: Vec<u8>,
     capturing: bool,
     captured: VecDeque<(Addr, Addr, Vec<u8>)>,
 }
@@ -77,6 +84,8 @@ impl Net {
             switches: Vec::new(),
             uplinks: Vec::new(),
             blocked: Vec::new(),
+            pools: Vec::new(),
+            zeros: Vec::new(),
             capturing: false,
             captured: VecDeque::new(),
         }
@@ -116,6 +125,15 @@ impl Net {
     /// A link, to be changed. What is under way on it stays as it is.
     pub fn link_mut(&mut self, link: LinkId) -> &mut Link {
         &mut self.links[link.0 as usize]
+    }
+
+    /// Makes links share a buffer of `bytes`: a queue may then hold `alpha_percent` hundredths of what is still free in
+    /// it, and never more than its own limit (dynamic thresholds, Choudhury and Hahne 1998).
+    pub fn share_buffer(&mut self, links: &[LinkId], bytes: u64, alpha_percent: u32) {
+        self.pools.push(Pool::new(bytes, alpha_percent));
+        for link in links {
+            self.links[link.0 as usize].pool = Some(self.pools.len() as u32 - 1);
+        }
     }
 
     /// All links.
@@ -167,11 +185,37 @@ impl Net {
         let Some(host) = dst.host().filter(|h| (h.0 as usize) < self.uplinks.len()) else { return };
         let packet = self.packets.alloc(src, dst, host, Ecn::NotEct, self.now);
         let p = self.packets.get_mut(packet);
-        p.data.extend_from_slice(bytes);
+        p.put(bytes);
         let event = LogEvent::Injected { host, packet: p.serial, len: bytes.len() as u32 };
         self.log.record(self.now, event);
         // The link number of an injected packet is that of no link: it comes out of nowhere.
         self.events.push(self.now, Event::Arrive { link: NOWHERE, packet });
+    }
+
+    /// Gives a host's node a turn at `at`, or as soon as the host runs after that.
+    pub fn nudge(&mut self, at: Time, host: HostId) {
+        self.events.push(at.max(self.now), Event::Nudge { host });
+    }
+
+    /// How long a host's own port will be busy with what was given to it.
+    pub(crate) fn backlog(&self, host: HostId) -> Span {
+        let uplink = self.uplinks.get(host.0 as usize).copied().flatten();
+        uplink.map_or(Span::ZERO, |link| self.links[link.0 as usize].busy_until().since(self.now))
+    }
+
+    /// The switches that packets between these addresses pass at present.
+    pub fn trace(&self, src: Addr, dst: Addr) -> Vec<SwitchId> {
+        let mut out = Vec::new();
+        let (Some(from), Some(to)) = (src.host(), dst.host()) else { return out };
+        let mut link = self.uplinks.get(from.0 as usize).copied().flatten();
+        while let Some(at) = link
+            && let End::Switch(switch) = self.ends[at.0 as usize]
+            && out.len() < self.switches.len()
+        {
+            out.push(switch);
+            link = self.switches[switch.0 as usize].next(to, flow_hash(src, dst));
+        }
+        out
     }
 
     /// Ends the run with the message that a rule was broken. The first one counts.
@@ -181,14 +225,14 @@ impl Net {
         }
     }
 
-    /// A host with an interface of this MTU sends a packet whose bytes `fill` writes.
-    pub(crate) fn send(&mut self, mtu: u32, src: Addr, dst: Addr, ecn: Ecn, fill: impl FnOnce(&mut Vec<u8>)) {
+    /// A host with an interface of this MTU sends a packet whose payload `fill` writes.
+    pub(crate) fn send(&mut self, mtu: u32, src: Addr, dst: Addr, ecn: Ecn, fill: impl FnOnce(&mut Packet)) {
         let host = src.host().expect("a host's address");
         let to = dst.host().unwrap_or(HostId(u32::MAX));
         let packet = self.packets.alloc(src, dst, to, ecn, self.now);
         let p = self.packets.get_mut(packet);
-        fill(&mut p.data);
-        let len = p.data.len() as u32;
+        fill(p);
+        let len = p.len;
         let event = LogEvent::Sent { host, packet: p.serial, to, port: src.port, len };
         if self.capturing {
             if self.captured.len() == CAPTURED {
@@ -215,9 +259,11 @@ impl Net {
             return Some(self.packets.get(packet).to);
         }
         match self.ends[link.0 as usize] {
-            End::Host(host) => Some(host),
+            // Several hosts may share a cable; the address says which one it is.
+            End::Host(_) => Some(self.packets.get(packet).to),
             End::Switch(switch) => {
-                match self.switches[switch.0 as usize].next(self.packets.get(packet)) {
+                match self.switches[switch.0 as usize].next(self.packets.get(packet).to, self.packets.get(packet).flow)
+                {
                     Some(next) => self.enter(next, packet),
                     None => self.drop_on(link, packet, DropReason::NoRoute),
                 }
@@ -228,7 +274,8 @@ impl Net {
 
     fn enter(&mut self, link: LinkId, packet: PacketId) {
         let l = &mut self.links[link.0 as usize];
-        match l.pass(self.now, self.packets.get_mut(packet)) {
+        let pool = l.pool.map(|pool| &mut self.pools[pool as usize]);
+        match l.pass(self.now, self.packets.get_mut(packet), pool) {
             Passage::Dropped(reason) => self.drop_on(link, packet, reason),
             Passage::Arrives { at, copy } => {
                 if let Some(copy_at) = copy {

@@ -100,14 +100,58 @@ pub struct Packet {
     pub corrupted: bool,
     /// When it left its sender.
     pub sent: Time,
-    /// The UDP payload.
-    pub data: Vec<u8>,
+    /// Bytes of UDP payload.
+    pub(crate) len: u32,
+    /// The UDP payload, less what is carried by its length only.
+    pub(crate) data: Vec<u8>,
+    /// Stretches of zeros that are carried by their length: (offset in the payload, length), in order.
+    pub(crate) gaps: Vec<(u32, u32)>,
 }
 
 impl Packet {
     /// Bytes that it occupies on a wire and in a queue.
     pub fn wire_bytes(&self) -> u32 {
-        self.data.len() as u32 + WIRE_OVERHEAD
+        self.len + WIRE_OVERHEAD
+    }
+
+    /// Appends bytes to the UDP payload.
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.len += bytes.len() as u32;
+        self.data.extend_from_slice(bytes);
+    }
+
+    /// Appends this many zeros to the UDP payload, which cost no memory and no copying.
+    pub fn put_zeros(&mut self, len: u32) {
+        match self.gaps.last_mut() {
+            Some((at, before)) if *at + *before == self.len => *before += len,
+            _ => self.gaps.push((self.len, len)),
+        }
+        self.len += len;
+    }
+
+    /// Calls `f` with the whole UDP payload. `zeros` is room for it, all zero before and after.
+    pub(crate) fn with_payload(&self, zeros: &mut Vec<u8>, f: impl FnOnce(&[u8])) {
+        if self.gaps.is_empty() {
+            return f(&self.data);
+        }
+        let len = self.len as usize;
+        if zeros.len() < len {
+            zeros.resize(len, 0);
+        }
+        self.for_each_run(|at, run| zeros[at..at + run.len()].copy_from_slice(run));
+        f(&zeros[..len]);
+        self.for_each_run(|at, run| zeros[at..at + run.len()].fill(0));
+    }
+
+    /// Calls `f` with the offset and the bytes of each stretch between two gaps.
+    fn for_each_run(&self, mut f: impl FnMut(usize, &[u8])) {
+        let (mut at, mut data) = (0, &self.data[..]);
+        for &(gap, len) in &self.gaps {
+            let (run, rest) = data.split_at(gap as usize - at);
+            f(at, run);
+            (at, data) = ((gap + len) as usize, rest);
+        }
+        f(at, data);
     }
 }
 
@@ -135,13 +179,16 @@ impl Arena {
             Some(id) => {
                 let p = &mut self.slots[id.0 as usize];
                 p.data.clear();
+                p.gaps.clear();
+                p.len = 0;
                 (p.serial, p.src, p.dst, p.to, p.flow, p.ecn) = (serial, src, dst, to, flow, ecn);
                 (p.corrupted, p.sent) = (false, now);
                 id
             }
             None => {
-                let data = Vec::new();
-                self.slots.push(Packet { serial, src, dst, to, flow, ecn, corrupted: false, sent: now, data });
+                let (data, gaps) = (Vec::new(), Vec::new());
+                let corrupted = false;
+                self.slots.push(Packet { serial, src, dst, to, flow, ecn, corrupted, sent: now, len: 0, data, gaps });
                 PacketId(self.slots.len() as u32 - 1)
             }
         }
@@ -152,10 +199,9 @@ impl Arena {
         let p = self.get(id);
         let (src, dst, to, ecn, sent, corrupted) = (p.src, p.dst, p.to, p.ecn, p.sent, p.corrupted);
         let copy = self.alloc(src, dst, to, ecn, sent);
-        let mut data = std::mem::take(&mut self.get_mut(copy).data);
-        data.extend_from_slice(&self.get(id).data);
+        let (data, gaps, len) = (self.get(id).data.clone(), self.get(id).gaps.clone(), self.get(id).len);
         let p = self.get_mut(copy);
-        (p.data, p.corrupted) = (data, corrupted);
+        (p.data, p.gaps, p.len, p.corrupted) = (data, gaps, len, corrupted);
         copy
     }
 
@@ -194,11 +240,29 @@ mod tests {
     }
 
     #[test]
+    fn gaps_come_back_as_zeros() {
+        let mut arena = Arena::default();
+        let id = arena.alloc(Addr::of(HostId(0), 1), Addr::of(HostId(1), 2), HostId(1), Ecn::Ect, Time::ZERO);
+        let p = arena.get_mut(id);
+        p.put(b"ab");
+        p.put_zeros(2);
+        p.put_zeros(1);
+        p.put(b"c");
+        p.put_zeros(1);
+        assert_eq!((p.len, p.data.len(), p.gaps.len()), (7, 3, 2));
+        let mut zeros = Vec::new();
+        for _ in 0..2 {
+            p.with_payload(&mut zeros, |bytes| assert_eq!(bytes, b"ab\0\0\0c\0"));
+        }
+        assert!(zeros.iter().all(|b| *b == 0));
+    }
+
+    #[test]
     fn arena_reuses_slots_and_copies_bytes() {
         let mut arena = Arena::default();
         let (src, dst) = (Addr::of(HostId(0), 1), Addr::of(HostId(1), 2));
         let a = arena.alloc(src, dst, HostId(1), Ecn::Ect, Time::ZERO);
-        arena.get_mut(a).data.extend_from_slice(b"abc");
+        arena.get_mut(a).put(b"abc");
         let b = arena.duplicate(a);
         assert_eq!(arena.get(b).data, b"abc");
         assert_ne!(arena.get(a).serial, arena.get(b).serial);

@@ -327,12 +327,12 @@ impl SrdNode {
                 let ecn = if burst.ect { Ecn::Ect } else { Ecn::NotEct };
                 sent += burst.datagrams() as u64;
                 if burst.len <= burst.segment {
-                    io.send(burst.port.0, dst, ecn, |data| burst.copy_to(&self.watch, data));
+                    io.send(burst.port.0, dst, ecn, |p| burst.for_each_slice(&self.watch, |bytes| p.put(bytes)));
                 } else {
                     self.scratch.clear();
                     burst.copy_to(&self.watch, &mut self.scratch);
                     for datagram in self.scratch.chunks(burst.segment) {
-                        io.send(burst.port.0, dst, ecn, |data| data.extend_from_slice(datagram));
+                        io.send(burst.port.0, dst, ecn, |p| p.put(datagram));
                     }
                 }
             }

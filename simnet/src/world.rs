@@ -260,6 +260,11 @@ impl<N: Node> World<N> {
         &mut self.shared
     }
 
+    /// What all nodes share and the network, to be changed together.
+    pub fn with_shared_and_net<T>(&mut self, f: impl FnOnce(&mut N::Shared, &mut Net) -> T) -> T {
+        f(&mut self.shared, &mut self.net)
+    }
+
     /// Totals so far.
     pub fn counters(&self) -> Counters {
         let mut total = Counters { events: self.executed, ..Counters::default() };
@@ -292,6 +297,14 @@ impl<N: Node> World<N> {
                             h.wake(at, &mut self.net);
                         }
                     }
+                }
+            }
+            Event::Nudge { host } => {
+                let h = &mut self.hosts[host.0 as usize];
+                if h.up && h.spec.processing == Processing::Immediate && h.stalled_until <= at {
+                    self.turn(host);
+                } else {
+                    h.wake(at, &mut self.net);
                 }
             }
             Event::Wake { host } => {

@@ -43,7 +43,7 @@ impl Node for Raw {
         self.turns_with_input += u32::from(n > 0);
         for (_, _, _, from, bytes, _) in &self.got[first..] {
             if bytes.first() == Some(&b'?') {
-                io.send(0, *from, Ecn::Ect, |data| data.extend_from_slice(&bytes[1..]));
+                io.send(0, *from, Ecn::Ect, |p| p.put(&bytes[1..]));
             }
         }
         if self.alarm.is_some_and(|at| at <= now) {
@@ -54,7 +54,7 @@ impl Node for Raw {
 
     fn command(&mut self, order: Order, _shared: &mut u64, io: &mut Io<'_>) {
         match order {
-            Order::Send { to, port, bytes } => io.send(port, Addr::of(to, MAIN_PORT), Ecn::Ect, |data| *data = bytes),
+            Order::Send { to, port, bytes } => io.send(port, Addr::of(to, MAIN_PORT), Ecn::Ect, |p| p.put(&bytes)),
             Order::Alarm(span) => self.alarm = Some(io.now() + span),
         }
     }
@@ -68,8 +68,10 @@ impl Node for Raw {
     }
 }
 
-const EDGE: [Part; 2] =
-    [Part::Queue(Queue { rate: 100_000_000_000, limit: 1 << 20, ecn: 1 << 19 }), Part::Delay(Span::from_micros(1))];
+const EDGE: [Part; 2] = [
+    Part::Queue(Queue { rate: 100_000_000_000, limit: 1 << 20, ecn: 1 << 19, ramp: 0 }),
+    Part::Delay(Span::from_micros(1)),
+];
 
 fn hosts(n: usize) -> Vec<(HostSpec, Raw)> {
     (0..n).map(|_| (HostSpec::default(), Raw::default())).collect()

@@ -161,7 +161,7 @@ fn fault(rng: &mut Rng, scene: &Scene, schedule: &mut Schedule, start: Time, sto
             // Bufferbloat: slow, and long queues. Or merely slow.
             let limit = if rng.chance(500_000) { 4_000_000 } else { 50_000 };
             let rate = rng.log_range(100_000_000, 1_000_000_000);
-            let part = Part::Queue(Queue { rate, limit, ecn: u64::MAX });
+            let part = Part::Queue(Queue { rate, limit, ecn: u64::MAX, ramp: 0 });
             schedule.part(scene, victims(rng, scene), part, start, stop);
         }
         9 | 10 => {

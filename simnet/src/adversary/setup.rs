@@ -59,7 +59,8 @@ pub(super) fn slowest(parts: &[Part]) -> u64 {
 fn links(rng: &mut Rng) -> (Vec<Part>, Vec<Part>) {
     let rate = *rng.pick(&[1, 10, 25, 100]) * 1_000_000_000;
     let limit = rng.log_range(30_000, 2_000_000);
-    let queue = |limit: u64, ecn: bool, rate: u64| Queue { rate, limit, ecn: if ecn { limit / 3 } else { u64::MAX } };
+    let queue =
+        |limit: u64, ecn: bool, rate: u64| Queue { rate, limit, ecn: if ecn { limit / 3 } else { u64::MAX }, ramp: 0 };
     let delay = Span::from_nanos(rng.log_range(500, 2_000_000));
     let ecn = rng.chance(500_000);
     let edge = vec![Part::Queue(queue(limit, ecn, rate)), Part::Delay(Span::from_micros(1))];

@@ -12,8 +12,10 @@ pub(crate) const fn ms(ms: u64) -> Time {
 }
 
 /// A link of 25 Gbit/s with a megabyte of queue and 2 us of delay.
-pub(crate) const LINK: [Part; 2] =
-    [Part::Queue(Queue { rate: 25_000_000_000, limit: 1 << 20, ecn: u64::MAX }), Part::Delay(Span::from_micros(2))];
+pub(crate) const LINK: [Part; 2] = [
+    Part::Queue(Queue { rate: 25_000_000_000, limit: 1 << 20, ecn: u64::MAX, ramp: 0 }),
+    Part::Delay(Span::from_micros(2)),
+];
 
 pub(crate) fn node(config: &Config) -> (HostSpec, SrdNode) {
     let config = config.clone().check().expect("a valid configuration");

@@ -1,0 +1,246 @@
+//! Small experiments whose outcome is known.
+
+use srd_core::{Config, Span};
+
+use super::*;
+use crate::plan::{Clos, Port};
+
+const G: u64 = 1_000_000_000;
+const US: Span = Span::from_micros(1);
+
+fn flow(from: usize, to: usize, bytes: u64, transport: Transport) -> FlowSpec {
+    FlowSpec {
+        from: (from, 0),
+        to: (to, 0),
+        bytes: Some(bytes),
+        start: Span::ZERO,
+        after: Vec::new(),
+        rate: None,
+        transport,
+        background: false,
+        via: None,
+    }
+}
+
+fn tcp(control: TcpControl) -> Transport {
+    Transport::Tcp(TcpConfig { control, min_rto: Span::from_millis(5), ..TcpConfig::default() })
+}
+
+fn experiment(clos: Clos, flows: Vec<FlowSpec>) -> Experiment {
+    Experiment {
+        seed: 7,
+        plan: clos.plan().expect("a valid network"),
+        buffers: Buffers { port: 1_000_000, shared: None, ecn: Some((200_000, 800_000)), nic: 16_000_000 },
+        polarised: false,
+        mtu: 9_000,
+        flows,
+        faults: Vec::new(),
+        descheduling: None,
+        srd: Config::fabric().check().expect("a valid configuration"),
+        messages: Messages { bytes: 1 << 20, depth: 2 },
+        warm: true,
+        limit: Span::from_millis(50),
+        sample: None,
+    }
+}
+
+fn run(e: &Experiment) -> Outcome {
+    let outcome = e.run(|_| true).expect("a valid experiment");
+    assert_eq!(outcome.broken, None);
+    outcome
+}
+
+fn fct_us(outcome: &Outcome, flow: usize) -> f64 {
+    outcome.flows[flow]
+        .fct
+        .unwrap_or_else(|| panic!("flow {flow} has no end: {:?}", outcome.flows[flow]))
+        .as_micros_f64()
+}
+
+fn star(servers: usize) -> Clos {
+    Clos::star(servers, 100 * G, US)
+}
+
+#[test]
+fn every_transport_delivers_a_lone_flow_near_line_rate() {
+    let all = [Transport::Srd, tcp(TcpControl::NewReno), tcp(TcpControl::Cubic), tcp(TcpControl::Dctcp)];
+    for transport in all {
+        let outcome = run(&experiment(star(2), vec![flow(0, 1, 20_000_000, transport)]));
+        let flow = &outcome.flows[0];
+        assert_eq!((flow.delivered, outcome.drops), (20_000_000, 0), "{transport:?}");
+        // 1,600 us of payload, 4 us of round trip, headers, and a start.
+        let fct = fct_us(&outcome, 0);
+        assert!((1_604.0..1_750.0).contains(&fct), "{transport:?}: {fct} us");
+        assert!(flow.arrived.expect("it arrived") < flow.fct.expect("it ended"));
+    }
+}
+
+#[test]
+fn same_seed_same_outcome_and_another_seed_another() {
+    let flows = (0..8).map(|i| flow(i, 8, 300_000, Transport::Srd)).collect();
+    let e = experiment(star(9), flows);
+    assert_eq!(run(&e), run(&e));
+    assert_ne!(run(&e), run(&Experiment { seed: 8, ..e.clone() }));
+}
+
+#[test]
+fn cards_of_one_server_share_its_cable() {
+    let mut flows: Vec<FlowSpec> = (0..4).map(|_| flow(0, 1, 5_000_000, Transport::Srd)).collect();
+    flows.iter_mut().enumerate().for_each(|(k, f)| (f.from.1, f.to.1) = (k, k % 2));
+    let outcome = run(&experiment(star(2), flows));
+    let slowest = (0..4).map(|i| fct_us(&outcome, i)).fold(0.0, f64::max);
+    assert!((1_600.0..1_900.0).contains(&slowest), "{slowest} us for 20 MB over one cable");
+}
+
+#[test]
+fn constant_flows_have_their_rate_and_end() {
+    let constant = FlowSpec { rate: Some(10 * G), ..flow(0, 1, 1_000_000, Transport::Constant { mtu: 9_000 }) };
+    let outcome = run(&experiment(star(2), vec![constant]));
+    let fct = fct_us(&outcome, 0);
+    // 800 us less the packet that leaves at once.
+    assert!((785.0..810.0).contains(&fct), "{fct}");
+}
+
+#[test]
+fn applications_that_make_data_slowly_are_not_overtaken() {
+    for transport in [Transport::Srd, tcp(TcpControl::Cubic)] {
+        let slow = FlowSpec { rate: Some(10 * G), ..flow(0, 1, 10_000_000, transport) };
+        let fct = fct_us(&run(&experiment(star(2), vec![slow])), 0);
+        assert!((7_980.0..8_300.0).contains(&fct), "{transport:?}: {fct}");
+    }
+}
+
+#[test]
+fn flows_wait_for_each_other() {
+    let mut flows: Vec<FlowSpec> = (0..3).map(|i| flow(i, i + 1, 100_000, Transport::Srd)).collect();
+    flows[1].after = vec![(0, Moment::Arrived)];
+    flows[2].after = vec![(0, Moment::Completed), (1, Moment::Completed)];
+    flows[2].start = Span::from_micros(10);
+    let outcome = run(&experiment(star(4), flows));
+    let end = |i: usize| outcome.flows[i].start.expect("it started") + outcome.flows[i].fct.expect("it ended");
+    assert_eq!(outcome.flows[1].start, outcome.flows[0].arrived);
+    assert_eq!(outcome.flows[2].start, Some(end(1) + Span::from_micros(10)));
+}
+
+#[test]
+fn a_tcp_flow_is_as_dead_as_its_spine_until_routing_notices() {
+    let clos = Clos::leaf_spine(2, 1, 4, 100 * G, US);
+    let bound = FlowSpec { via: Some(3), ..flow(0, 1, 20_000_000, tcp(TcpControl::Cubic)) };
+    let mut e = experiment(clos, vec![bound]);
+    assert_eq!(e.plan.switches[3], "spine1");
+    let dead = |notice| Fault {
+        cables: e.plan.cables_named("spine1"),
+        directions: (true, true),
+        trouble: Trouble::Dead(notice),
+        from: Span::from_micros(500),
+        until: None,
+    };
+    let (unnoticed, noticed) = (dead(None), dead(Some(Span::from_millis(10))));
+    let healthy = fct_us(&run(&e), 0);
+    e.faults = vec![noticed];
+    let late = fct_us(&run(&e), 0);
+    assert!(late > 10_000.0 && late < 10_000.0 + 2.0 * 10_000.0 + healthy, "{late} us, {healthy} without the fault");
+    e.faults = vec![unnoticed];
+    let outcome = run(&e);
+    assert_eq!((outcome.flows[0].fct, outcome.elapsed), (None, e.limit));
+    // SRD does not wait for routing.
+    e.flows = vec![flow(0, 1, 20_000_000, Transport::Srd)];
+    let srd = fct_us(&run(&e), 0);
+    assert!(srd < 1.5 * healthy, "{srd} us, {healthy} without the fault");
+}
+
+#[test]
+fn faults_end_and_links_slow_down() {
+    let clos = star(2);
+    let mut e = experiment(clos, vec![flow(0, 1, 5_000_000, Transport::Srd)]);
+    let on = |trouble, until| Fault { cables: vec![1], directions: (true, true), trouble, from: Span::ZERO, until };
+    let healthy = fct_us(&run(&e), 0);
+    e.faults = vec![on(Trouble::Slow(25 * G), None)];
+    let slow = fct_us(&run(&e), 0);
+    assert!(slow > 3.5 * healthy, "{slow} us at a quarter of the rate, {healthy} before");
+    e.faults = vec![on(Trouble::Slow(25 * G), Some(Span::from_micros(400)))];
+    let short = fct_us(&run(&e), 0);
+    assert!(short < 0.8 * slow && short > healthy, "{short} us");
+    e.faults = vec![on(Trouble::Lossy(20_000), None)];
+    let outcome = run(&e);
+    assert!(outcome.drops > 0 && outcome.flows[0].retransmits > 0 && outcome.flows[0].delivered == 5_000_000);
+}
+
+#[test]
+fn a_shared_buffer_drops_earlier() {
+    let flows: Vec<FlowSpec> = (0..16).map(|i| flow(i, 16, 200_000, tcp(TcpControl::NewReno))).collect();
+    let mut e = experiment(star(17), flows);
+    e.buffers.ecn = None;
+    let port = |o: &Outcome| o.links.iter().find(|l| l.name == "leaf0->h16").expect("it has a cable").clone();
+    let own = port(&run(&e));
+    e.buffers.shared = Some((600_000, 100));
+    let shared = port(&run(&e));
+    assert!(own.queue.2 > 900_000, "{own:?}");
+    // Half of what is free is the fixed point for one busy port at alpha 1.
+    assert!(shared.queue.2 <= 309_000 && shared.queue_drops > own.queue_drops, "{shared:?}");
+}
+
+#[test]
+fn descheduled_hosts_cost_time() {
+    let mut e = experiment(star(2), vec![flow(0, 1, 20_000_000, Transport::Srd)]);
+    let steady = fct_us(&run(&e), 0);
+    let length = (Span::from_micros(50), Span::from_micros(100));
+    e.descheduling = Some(Descheduling { every: Span::from_micros(300), length });
+    let outcome = run(&e);
+    let noisy = fct_us(&outcome, 0);
+    assert!(noisy > 1.1 * steady && outcome.flows[0].delivered == 20_000_000, "{noisy} us, {steady} without noise");
+}
+
+#[test]
+fn a_polarised_hash_leaves_cores_idle() {
+    let flows: Vec<FlowSpec> = (0..16).map(|i| flow(i, 112 + i, 500_000, tcp(TcpControl::Cubic))).collect();
+    let mut e = experiment(Clos::fat_tree(8, 128, 100 * G, US), flows);
+    let used = |o: &Outcome| o.links.iter().filter(|l| l.name.contains("->core") && l.packets > 0).count();
+    let spread = used(&run(&e));
+    e.polarised = true;
+    let polarised = used(&run(&e));
+    assert!(polarised < spread, "{polarised} of 16 links to cores used, {spread} with seeds of their own");
+}
+
+#[test]
+fn samples_add_up() {
+    let endless = FlowSpec { bytes: None, ..flow(0, 1, 1, Transport::Srd) };
+    let mut e = experiment(star(2), vec![endless]);
+    (e.limit, e.sample) = (Span::from_millis(2), Some(Span::from_micros(500)));
+    let outcome = run(&e);
+    assert_eq!(outcome.samples.len(), 4);
+    assert_eq!(outcome.samples[3][0], outcome.flows[0].delivered);
+    let per_sample = (outcome.samples[3][0] - outcome.samples[2][0]) as f64 * 8.0 / 500e3;
+    assert!(per_sample > 90.0, "{per_sample} Gbit/s");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let error = |change: fn(&mut Experiment)| {
+        let mut e = experiment(star(2), vec![flow(0, 1, 1_000, Transport::Srd)]);
+        change(&mut e);
+        e.run(|_| true).expect_err("it makes no sense")
+    };
+    assert!(error(|e| e.flows.clear()).contains("no flow"));
+    assert!(error(|e| e.flows[0].to.0 = 2).contains("server 2"));
+    assert!(error(|e| e.flows[0].to = (0, 0)).contains("to itself"));
+    assert!(error(|e| e.flows[0].bytes = Some(0)).contains("no bytes"));
+    assert!(error(|e| e.flows[0].after = vec![(0, Moment::Arrived)]).contains("waits for flow 0"));
+    assert!(error(|e| e.flows[0].transport = Transport::Constant { mtu: 1_500 }).contains("does not say which"));
+    assert!(error(|e| e.flows[0].via = Some(0)).contains("many paths"));
+    assert!(error(|e| e.plan.cables.truncate(1)).contains("h1 has 0 cables"));
+    let bad = |e: &mut Experiment| {
+        let trouble = Trouble::Dead(None);
+        e.faults = vec![Fault { cables: vec![9], directions: (true, true), trouble, from: Span::ZERO, until: None }];
+    };
+    assert!(error(bad).contains("cable 9"));
+}
+
+#[test]
+fn a_run_can_be_stopped() {
+    let endless = FlowSpec { bytes: None, ..flow(0, 1, 1, Transport::Srd) };
+    let outcome = experiment(star(2), vec![endless]).run(|s| s.elapsed < Span::from_millis(1)).expect("valid");
+    assert!(outcome.elapsed < Span::from_millis(2), "{:?}", outcome.elapsed);
+    let plan = star(2).plan().expect("valid");
+    assert_eq!(plan.find("h1"), Some(Port::Server(1)));
+}

@@ -1,0 +1,95 @@
+//! What follows from known flows.
+
+use super::stats::jain;
+use super::*;
+
+fn flow(n: usize, fct: Option<f64>) -> Flow {
+    let over_ideal = Some(fct.unwrap_or(400.0) / 100.0);
+    Flow { flow: n, bytes: Some(1000), fct_us: fct, over_ideal, goodput_gbps: 2.0, start_us: 5.0, ..Flow::default() }
+}
+
+fn run(seed: u64, times: &[Option<f64>]) -> Run {
+    let flows: Vec<Flow> = times.iter().enumerate().map(|(i, t)| flow(i, *t)).collect();
+    let summary = Summary::of_flows(&flows, None);
+    Run { transport: "srd".into(), seed, ideal_fct_us: 100.0, summary, flows, ..Run::default() }
+}
+
+#[test]
+fn percentiles_and_fairness() {
+    let sorted: Vec<f64> = (1..=100).map(f64::from).collect();
+    let at = |q| percentile(&sorted, q);
+    assert_eq!([at(0.0), at(0.5), at(0.99), at(1.0)], [Some(1.0), Some(50.0), Some(99.0), Some(100.0)]);
+    assert_eq!(percentile(&[], 0.5), None);
+    assert!((jain(&[1.0, 1.0, 1.0]) - 1.0).abs() < 1e-12);
+    assert!((jain(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
+}
+
+#[test]
+fn a_flow_without_an_end_counts_with_the_time_it_had() {
+    let s = run(1, &[Some(110.0), Some(130.0), None]).summary;
+    assert_eq!((s.flows, s.unfinished, s.max_over_ideal, s.max_fct_us), (3, 1, Some(4.0), Some(130.0)));
+    assert_eq!(s.duration_us, 130.0);
+}
+
+#[test]
+fn background_is_left_out() {
+    let mut flows = vec![flow(0, Some(110.0)), flow(1, Some(900.0))];
+    flows[1].background = true;
+    let s = Summary::of_flows(&flows, None);
+    assert_eq!((s.flows, s.max_over_ideal), (1, Some(1.1)));
+}
+
+#[test]
+fn the_worst_seed_counts() {
+    let runs = vec![run(1, &[Some(110.0)]), run(2, &[Some(150.0)]), run(3, &[Some(120.0)])];
+    let report = Report::of("s", "t", Vec::new(), runs);
+    assert_eq!((report.run.seed, report.seeds.len()), (2, 3));
+    let spread = report.confidence.as_ref().and_then(|c| c.max_over_ideal).expect("three seeds");
+    assert_eq!((spread.best, spread.worst), (1.1, 1.5));
+    // Mean 1.2667, standard deviation 0.20817, t 4.303.
+    assert!((spread.plus_minus - 0.5172).abs() < 1e-3, "{spread:?}");
+}
+
+#[test]
+fn worst_sample_ignores_the_first() {
+    let samples = Samples { interval_us: 1.0, gbps: vec![vec![9.0, 2.0, 2.0], vec![0.0, 2.0, 1.0]] };
+    let flows = vec![flow(0, None), flow(1, None)];
+    let s = Summary::of_flows(&flows, Some(&samples));
+    let worst = s.worst_sample_over_fair.expect("two samples count");
+    assert!((worst - 4.0 / 3.0).abs() < 1e-9 || (worst - 2.0 / 3.0).abs() < 1e-9, "{worst}");
+}
+
+#[test]
+fn renderings_are_complete_and_repeatable() {
+    let mut run = run(1, &[Some(110.0), Some(130.0)]);
+    run.links = vec![Link { link: "leaf0->h<0>".into(), packets: 3, buffer: u64::MAX, ..Link::default() }];
+    run.samples = Some(Samples { interval_us: 10.0, gbps: vec![vec![1.0, 2.0], vec![2.0, 1.0]] });
+    let mut report = Report::of("incast", "two flows", vec!["nothing".into()], vec![run]);
+    let point = |value: &str| Point {
+        parameter: "size".into(),
+        value: value.into(),
+        transport: "srd".into(),
+        seed: 1,
+        ideal_fct_us: 100.0,
+        summary: report.run.summary,
+    };
+    report.sweep = vec![point("64KB"), point("1MB")];
+    let pictures = plots(&report);
+    assert_eq!(pictures.iter().map(|p| p.name).collect::<Vec<_>>(), ["fct-cdf", "sweep", "throughput"]);
+    for picture in &pictures {
+        let png = png(picture).expect("a picture");
+        assert!(png.starts_with(b"\x89PNG") && png.len() > 5_000, "{} has {} bytes", picture.name, png.len());
+    }
+    let page = html(&report, &pictures);
+    assert!(page.contains("leaf0-&gt;h&lt;0&gt;") && page.contains("data:text/csv,") && !page.contains("http-equiv"));
+    assert_eq!(page, html(&report, &plots(&report)));
+    assert_eq!(flows_csv(&report).lines().count(), 3);
+    assert_eq!(links_csv(&report).lines().count(), 2);
+    assert_eq!(samples_csv(&report).expect("sampled").lines().count(), 5);
+    let text = table(&report);
+    assert!(text.contains("assumed: nothing") && text.contains("1.300"), "{text}");
+    let json = serde_json::to_value(&report).expect("JSON");
+    for name in ["scenario", "seed", "ideal_fct_us", "summary", "flows", "links", "wall_s", "events_per_s"] {
+        assert!(!json[name].is_null(), "{name}");
+    }
+}

@@ -1,0 +1,122 @@
+//! The transport's configuration as a scenario's `[srd]` table changes it.
+
+use simnet::experiment::{TcpConfig, TcpControl, Transport};
+use srd::{CcChoice, CheckedConfig, Checksum, Config};
+
+use super::quantity::{Duration, Rate, Size};
+use super::scenario::Scenario;
+
+/// The configuration that all cards of a scenario have.
+pub(super) fn srd(scenario: &Scenario) -> Result<CheckedConfig, String> {
+    let mut table = scenario.srd.clone();
+    let mut config = match table.remove("preset").as_ref().map(|p| p.as_str()) {
+        None | Some(Some("fabric")) => Config::fabric(),
+        Some(Some("host")) => Config::default(),
+        Some(other) => return Err(format!("srd.preset is {other:?}; there are \"fabric\" and \"host\"")),
+    };
+    config.max_datagram =
+        u16::try_from(scenario.network.mtu.saturating_sub(28)).map_err(|_| "network.mtu is above 9244")?;
+    config.max_rate = scenario.network.rate.0 / 8;
+    for (name, value) in &table {
+        field(&mut config, name, value).map_err(|e| format!("srd.{name}: {e}"))?;
+    }
+    config.check().map_err(|e| format!("srd: {e}"))
+}
+
+fn field(c: &mut Config, name: &str, value: &toml::Value) -> Result<(), String> {
+    match name {
+        "paths" => c.paths = number(value)?,
+        "path_pool" => c.path_pool = number(value)?,
+        "max_datagram" => c.max_datagram = number(value)?,
+        "packet_window" => c.packet_window = number(value)?,
+        "message_window" => c.message_window = number(value)?,
+        "max_partial_messages" => c.max_partial_messages = number(value)?,
+        "ack_every" => c.ack_every = number(value)?,
+        "reorder_packets" => c.reorder_packets = number(value)?,
+        "max_ack_delay" => c.max_ack_delay = time(value)?,
+        "reorder_time" => c.reorder_time = time(value)?,
+        "granularity" => c.granularity = time(value)?,
+        "rto_min" => c.rto_min = time(value)?,
+        "rto_max" => c.rto_max = time(value)?,
+        "initial_rtt" => c.initial_rtt = time(value)?,
+        "target_delay" => c.target_delay = time(value)?,
+        "burst_time" => c.burst_time = time(value)?,
+        "peer_timeout" => c.peer_timeout = time(value)?,
+        "initial_window" => c.initial_window = size(value)? as u32,
+        "max_burst" => c.max_burst = size(value)? as u32,
+        "max_rate" => c.max_rate = rate(value)? / 8,
+        "cc" => match value.as_str() {
+            Some("delay") => c.cc = CcChoice::Delay,
+            _ => return Err(format!("{value} is no congestion control; there is \"delay\", and fixed_rate beside it")),
+        },
+        "fixed_rate" => {
+            let rate = rate(value)? / 8;
+            c.cc = CcChoice::Fixed { rate, window: (rate / 1_000).max(1 << 20) };
+        }
+        "crc32c" => c.checksum = if value.as_bool() == Some(true) { Checksum::Crc32c } else { Checksum::Udp },
+        _ => return Err("no such field of the configuration; docs/simulation.md lists them".into()),
+    }
+    Ok(())
+}
+
+fn number<T: TryFrom<i64>>(value: &toml::Value) -> Result<T, String> {
+    value.as_integer().and_then(|n| T::try_from(n).ok()).ok_or_else(|| format!("{value} is no number in range"))
+}
+
+fn text(value: &toml::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn time(value: &toml::Value) -> Result<srd::Span, String> {
+    Ok(Duration::parse(&text(value))?.0)
+}
+
+fn size(value: &toml::Value) -> Result<u64, String> {
+    Ok(Size::parse(&text(value))?.0)
+}
+
+fn rate(value: &toml::Value) -> Result<u64, String> {
+    Ok(Rate::parse(&text(value))?.0)
+}
+
+/// A transport by its name: `srd`, `tcp` (CUBIC), `tcp-newreno`, `tcp-cubic`, `tcp-dctcp`, `constant`.
+pub(super) fn transport(scenario: &Scenario, name: &str) -> Result<Transport, String> {
+    let mtu = scenario.tcp.mtu.unwrap_or(scenario.network.mtu);
+    if !(256..=scenario.network.mtu).contains(&mtu) {
+        return Err(format!("tcp.mtu is {mtu}, not within 256 and network.mtu"));
+    }
+    let tcp = |control| {
+        let config = TcpConfig {
+            control,
+            min_rto: scenario.tcp.min_rto.0,
+            initial_window: scenario.tcp.initial_window.max(1),
+            mtu,
+        };
+        Transport::Tcp(config)
+    };
+    Ok(match name {
+        "srd" => Transport::Srd,
+        "tcp" | "tcp-cubic" => tcp(TcpControl::Cubic),
+        "tcp-newreno" => tcp(TcpControl::NewReno),
+        "tcp-dctcp" => tcp(TcpControl::Dctcp),
+        "constant" => Transport::Constant { mtu },
+        _ => {
+            return Err(format!(
+                "'{name}' is no transport; there are srd, tcp (which is tcp-cubic), tcp-newreno, tcp-dctcp and constant"
+            ));
+        }
+    })
+}
+
+/// The name of a transport in reports.
+pub(super) fn name(transport: &Transport) -> &'static str {
+    match transport {
+        Transport::Srd => "srd",
+        Transport::Tcp(config) => match config.control {
+            TcpControl::Cubic => "tcp-cubic",
+            TcpControl::NewReno => "tcp-newreno",
+            TcpControl::Dctcp => "tcp-dctcp",
+        },
+        Transport::Constant { .. } => "constant",
+    }
+}

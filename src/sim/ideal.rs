@@ -1,0 +1,164 @@
+//! Ideal completion times, of payload and nothing else.
+
+use std::collections::BTreeMap;
+
+use simnet::experiment::{FlowSpec, Transport};
+use simnet::{Plan, Port};
+
+use super::scenario::Ideal;
+
+/// Bytes of an acknowledgement.
+const ACK: u32 = 100;
+
+/// A cut that flows cross: a server's cable or all cables up from an edge switch, in one direction.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Cut {
+    FromServer(usize),
+    ToServer(usize),
+    FromEdge(usize),
+    ToEdge(usize),
+}
+
+/// Ideal completion time of every flow in microseconds; `None` for one without an end.
+///
+/// *Share*: the busiest cut that the flow crosses carries payload of all its flows at its full rate, less what background
+/// traffic of a constant rate takes. *Alone*: the slowest cable that its servers have, and the base round trip. Neither can be
+/// shorter than the application takes to make the data.
+pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> Vec<Option<f64>> {
+    let cuts = Cuts::of(plan);
+    let mut load: BTreeMap<Cut, f64> = BTreeMap::new();
+    let mut taken: BTreeMap<Cut, f64> = BTreeMap::new();
+    for f in flows {
+        for cut in cuts.crossed(f) {
+            match (f.background, f.transport, f.rate, f.bytes) {
+                (true, Transport::Constant { .. }, Some(rate), _) => *taken.entry(cut).or_default() += rate as f64,
+                (false, _, _, Some(bytes)) => *load.entry(cut).or_default() += bytes as f64 * 8.0,
+                _ => {}
+            }
+        }
+    }
+    let mut rtts: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
+    let each = |f: &FlowSpec| {
+        let bits = f.bytes? as f64 * 8.0;
+        let crossed = cuts.crossed(f);
+        let seconds = match ideal {
+            Ideal::Share => {
+                let times = crossed.iter().map(|c| {
+                    let left = cuts.capacity(*c) - taken.get(c).copied().unwrap_or(0.0);
+                    load.get(c).copied().unwrap_or(bits) / left.max(1.0)
+                });
+                times.fold(0.0, f64::max)
+            }
+            Ideal::Alone => {
+                let rate = crossed.iter().map(|c| cuts.capacity(*c)).fold(f64::MAX, f64::min);
+                let key = (plan.edge(f.from.0), plan.edge(f.to.0));
+                let rtt = |packet: u32| plan.base_rtt(f.from.0, f.to.0, packet, ACK).as_secs_f64();
+                let (small, large) = *rtts.entry(key).or_insert_with(|| (rtt(0), rtt(mtu)));
+                // The last packet is stored and forwarded; on the first cable it counts among the payload already.
+                let packet = (bits / 8.0).min(mtu.into());
+                bits / rate + small + (large - small) * packet / f64::from(mtu)
+                    - packet * 8.0 / cuts.capacity(crossed[0])
+            }
+        };
+        let made = f.rate.map_or(0.0, |rate| bits / rate as f64);
+        Some(seconds.max(made) * 1e6)
+    };
+    flows.iter().map(each).collect()
+}
+
+/// Capacities of all cuts.
+struct Cuts<'a> {
+    plan: &'a Plan,
+    edges: Vec<usize>,
+    server: Vec<f64>,
+    edge: Vec<f64>,
+}
+
+impl Cuts<'_> {
+    fn of(plan: &Plan) -> Cuts<'_> {
+        let servers = plan.servers.len();
+        let mut edge = vec![0.0; plan.switches.len()];
+        for cable in &plan.cables {
+            if let (Port::Switch(a), Port::Switch(b)) = (cable.a, cable.b) {
+                edge[a] += cable.rate as f64;
+                edge[b] += cable.rate as f64;
+            }
+        }
+        let server = (0..servers).map(|s| plan.server_cable(s).rate as f64).collect();
+        Cuts { plan, edges: (0..servers).map(|s| plan.edge(s)).collect(), server, edge }
+    }
+
+    fn crossed(&self, f: &FlowSpec) -> Vec<Cut> {
+        debug_assert!(f.from.0 < self.plan.servers.len());
+        let (a, b) = (self.edges[f.from.0], self.edges[f.to.0]);
+        let mut out = vec![Cut::FromServer(f.from.0), Cut::ToServer(f.to.0)];
+        if a != b {
+            out.extend([Cut::FromEdge(a), Cut::ToEdge(b)]);
+        }
+        out
+    }
+
+    fn capacity(&self, cut: Cut) -> f64 {
+        match cut {
+            Cut::FromServer(s) | Cut::ToServer(s) => self.server[s],
+            Cut::FromEdge(e) | Cut::ToEdge(e) => self.edge[e],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use simnet::Clos;
+    use srd::Span;
+
+    use super::*;
+
+    const G: u64 = 1_000_000_000;
+
+    fn flow(from: usize, to: usize, bytes: u64) -> FlowSpec {
+        FlowSpec {
+            from: (from, 0),
+            to: (to, 0),
+            bytes: Some(bytes),
+            start: Span::ZERO,
+            after: Vec::new(),
+            rate: None,
+            transport: Transport::Srd,
+            background: false,
+            via: None,
+        }
+    }
+
+    #[test]
+    fn an_incast_shares_the_receivers_cable() {
+        let plan = Clos::star(5, 100 * G, Span::from_micros(1)).plan().expect("valid");
+        let incast: Vec<FlowSpec> = (0..48).map(|i| flow(i % 4, 4, 2_000_000)).collect();
+        let ideal = super::flows(&plan, &incast, Ideal::Share, 9_000);
+        assert!(ideal.iter().all(|i| (i.expect("it ends") - 7_680.0).abs() < 1e-6), "{ideal:?}");
+    }
+
+    #[test]
+    fn over_subscribed_uplinks_and_constant_traffic_count() {
+        let plan = Clos::leaf_spine(2, 4, 2, 100 * G, Span::from_micros(1)).plan().expect("valid");
+        let mut all: Vec<FlowSpec> = (0..4).map(|i| flow(i, i + 4, 1_000_000)).collect();
+        // 4 MB over two uplinks of 100 Gb/s.
+        assert_eq!(super::flows(&plan, &all, Ideal::Share, 9_000)[0], Some(160.0));
+        all.push(FlowSpec {
+            rate: Some(100 * G),
+            background: true,
+            transport: Transport::Constant { mtu: 9_000 },
+            ..flow(0, 4, 1)
+        });
+        assert_eq!(super::flows(&plan, &all, Ideal::Share, 9_000)[1], Some(320.0));
+        let slow = FlowSpec { rate: Some(G), ..flow(0, 1, 1_000_000) };
+        assert_eq!(super::flows(&plan, &[slow], Ideal::Share, 9_000)[0], Some(8_000.0));
+    }
+
+    #[test]
+    fn alone_includes_the_round_trip() {
+        let plan = Clos::star(2, 100 * G, Span::from_micros(1)).plan().expect("valid");
+        let ideal = super::flows(&plan, &[flow(0, 1, 1_000_000)], Ideal::Alone, 9_000)[0].expect("it ends");
+        // 80 us of payload, 4 us of propagation, 9,000 bytes stored and forwarded once and 100 twice.
+        assert!((ideal - 80.0 - 4.0 - 0.736).abs() < 2e-3, "{ideal}");
+    }
+}

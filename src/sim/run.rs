@@ -1,0 +1,207 @@
+//! Runs the simulations that a command asks for, side by side over the cores, and turns outcomes into results.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use simnet::experiment::{Descheduling, Experiment, Messages, Outcome, Status, Transport};
+use srd::Span;
+
+use super::scenario::Scenario;
+use super::{config, ideal, network, traffic};
+use crate::results::{Flow, Link, Run, Samples, Summary};
+
+/// One simulation.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub(super) scenario: Scenario,
+    /// What carries the flows whose transport the scenario leaves open.
+    pub(super) transport: String,
+    pub(super) seed: u64,
+}
+
+/// What all tasks have done so far.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Tasks that are over.
+    pub(super) done: AtomicUsize,
+    /// Events of those that are over.
+    pub(super) events: AtomicU64,
+    /// Events of those that run, and the simulated time of one of them in nanoseconds.
+    pub(super) running: AtomicU64,
+    pub(super) simulated: AtomicU64,
+    /// Flows that have ended, of the tasks that run.
+    pub(super) flows_done: AtomicUsize,
+    /// Whether to come to an end.
+    pub(super) stop: AtomicBool,
+}
+
+impl Task {
+    /// The experiment.
+    pub(super) fn experiment(&self, base: &Path) -> Result<Experiment, String> {
+        let s = &self.scenario;
+        let planned = network::plan(&s.network, base)?;
+        planned.plan.check().map_err(|e| format!("network: {e}"))?;
+        let foreground = config::transport(s, &self.transport)?;
+        if matches!(foreground, Transport::Constant { .. }) {
+            return Err("traffic of a constant rate is background; name a transport that answers".into());
+        }
+        let flows = traffic::flows(s, &planned, base, &foreground, self.seed)?;
+        let descheduling = match (s.hosts.descheduled_every, s.hosts.descheduled_for) {
+            (None, None) => None,
+            (Some(every), Some((from, to))) if from <= to && every.0 > Span::ZERO => {
+                Some(Descheduling { every: every.0, length: (from.0, to.0) })
+            }
+            _ => {
+                return Err("hosts: descheduled_every and descheduled_for = [shortest, longest] belong together".into());
+            }
+        };
+        let message = u32::try_from(s.messages.size.0).ok().filter(|m| (1..=1 << 30).contains(m));
+        let bytes = message.ok_or_else(|| format!("messages.size is {}, not within 1 and 1 GiB", s.messages.size.0))?;
+        Ok(Experiment {
+            seed: self.seed,
+            buffers: network::buffers(&s.network)?,
+            polarised: s.network.polarised,
+            mtu: s.network.mtu,
+            faults: network::faults(&planned.plan, &s.fault)?,
+            plan: planned.plan,
+            flows,
+            descheduling,
+            srd: config::srd(s)?,
+            messages: Messages { bytes, depth: s.messages.depth.max(1) },
+            warm: s.warm,
+            limit: s.limit.0,
+            sample: s.sample.map(|s| s.0).filter(|s| *s > Span::ZERO),
+        })
+    }
+
+    fn run(&self, base: &Path, progress: &Progress) -> Result<(Run, u64), String> {
+        let experiment = self.experiment(base)?;
+        let mut last = 0;
+        let outcome = experiment.run(|status: Status| {
+            progress.running.fetch_add(status.events - last, Ordering::Relaxed);
+            last = status.events;
+            progress.simulated.store(status.elapsed.as_nanos(), Ordering::Relaxed);
+            progress.flows_done.store(status.total - status.open, Ordering::Relaxed);
+            !progress.stop.load(Ordering::Relaxed)
+        })?;
+        if let Some(what) = &outcome.broken {
+            return Err(format!("the simulation broke off: {what}"));
+        }
+        progress.running.fetch_sub(last, Ordering::Relaxed);
+        progress.events.fetch_add(outcome.events, Ordering::Relaxed);
+        Ok((results(&experiment, &outcome, &self.scenario, &self.transport), outcome.events))
+    }
+}
+
+/// Runs all tasks and returns their results in the same order, with the seconds that they took together on their cores and
+/// the events that they executed.
+pub(super) fn all(
+    tasks: &[Task],
+    base: &Path,
+    threads: usize,
+    progress: &Progress,
+) -> Result<(Vec<Run>, f64, u64), String> {
+    let next = AtomicUsize::new(0);
+    let slots: Vec<Mutex<Option<Result<Run, String>>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
+    let busy = Mutex::new((0.0, 0));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, tasks.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(task) = tasks.get(i) else { return };
+                    let began = Instant::now();
+                    let result = task.run(base, progress);
+                    let mut sum = busy.lock().expect("nobody panics with it");
+                    sum.0 += began.elapsed().as_secs_f64();
+                    sum.1 += result.as_ref().map_or(0, |(_, events)| *events);
+                    drop(sum);
+                    progress.done.fetch_add(1, Ordering::Relaxed);
+                    *slots[i].lock().expect("nobody panics with it") = Some(result.map(|(run, _)| run));
+                }
+            });
+        }
+    });
+    let taken = slots.into_iter().map(|s| s.into_inner().expect("nobody panics with it").expect("every task was run"));
+    let runs = taken.collect::<Result<Vec<Run>, String>>()?;
+    let (seconds, events) = busy.into_inner().expect("nobody panics with it");
+    Ok((runs, seconds, events))
+}
+
+/// The results of an outcome.
+fn results(e: &Experiment, o: &Outcome, s: &Scenario, transport: &str) -> Run {
+    let us = |s: Span| s.as_micros_f64();
+    let ideals = ideal::flows(&e.plan, &e.flows, s.ideal, e.mtu);
+    let elapsed = us(o.elapsed);
+    let mut flows = Vec::with_capacity(e.flows.len());
+    for (i, ((spec, out), ideal)) in e.flows.iter().zip(&o.flows).zip(&ideals).enumerate() {
+        let start = out.start.map_or(us(spec.start), us);
+        let had = (elapsed - start).max(0.0);
+        let fct = out.fct.map(us);
+        let active = fct.unwrap_or(had);
+        flows.push(Flow {
+            flow: i,
+            transport: config::name(&spec.transport).into(),
+            from: e.plan.servers[spec.from.0].clone(),
+            to: e.plan.servers[spec.to.0].clone(),
+            background: spec.background,
+            bytes: spec.bytes,
+            delivered: out.delivered,
+            start_us: start,
+            fct_us: fct,
+            arrived_us: out.arrived.map(us),
+            ideal_us: *ideal,
+            over_ideal: ideal.map(|ideal| active / ideal),
+            goodput_gbps: if active > 0.0 { out.delivered as f64 * 8e-3 / active } else { 0.0 },
+            retransmits: out.retransmits,
+            paths: out.paths,
+        });
+    }
+    let links = o.links.iter().map(|l| Link {
+        link: l.name.clone(),
+        rate_gbps: l.rate as f64 / 1e9,
+        utilisation: l.utilisation,
+        packets: l.packets,
+        drops: l.queue_drops,
+        losses: l.other_drops,
+        marked: l.marked,
+        queue_p50: l.queue.0,
+        queue_p99: l.queue.1,
+        queue_max: l.queue.2,
+        buffer: l.buffer,
+    });
+    let samples = e.sample.filter(|_| !o.samples.is_empty()).map(|every| samples(e, o, every));
+    let mut summary = Summary::of_flows(&flows, samples.as_ref());
+    let foreground = || e.flows.iter().zip(&o.flows).filter(|(spec, _)| !spec.background).map(|(_, out)| out);
+    summary.packets = foreground().map(|f| f.packets).sum();
+    summary.timeouts = foreground().map(|f| f.timeouts).sum();
+    summary.drops = o.drops;
+    summary.drop_share = o.drops as f64 / o.packets.max(1) as f64;
+    if summary.unfinished > 0 || summary.flows == 0 {
+        summary.duration_us = elapsed;
+    }
+    let delivered: u64 = foreground().map(|f| f.delivered).sum();
+    summary.goodput_gbps = if summary.duration_us > 0.0 { delivered as f64 * 8e-3 / summary.duration_us } else { 0.0 };
+    let counted = flows.iter().filter(|f| !f.background).filter_map(|f| f.ideal_us);
+    Run {
+        transport: config::transport(s, transport).map_or(transport.into(), |t| config::name(&t).into()),
+        seed: e.seed,
+        ideal_fct_us: counted.fold(0.0, f64::max),
+        summary,
+        flows,
+        links: links.collect(),
+        samples,
+    }
+}
+
+/// Throughput per flow from what had arrived at each sample.
+fn samples(e: &Experiment, o: &Outcome, every: Span) -> Samples {
+    let gbps = (0..e.flows.len()).map(|flow| {
+        let before = std::iter::once(0).chain(o.samples.iter().map(|s| s[flow]));
+        let rate = |(was, is): (u64, &Vec<u64>)| (is[flow] - was) as f64 * 8.0 / every.as_nanos() as f64;
+        before.zip(&o.samples).map(rate).collect()
+    });
+    Samples { interval_us: every.as_micros_f64(), gbps: gbps.collect() }
+}

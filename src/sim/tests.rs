@@ -1,0 +1,194 @@
+//! Scenarios from end to end.
+
+use std::path::Path;
+
+use clap::Parser;
+
+use super::*;
+use crate::results;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: SimArgs,
+}
+
+fn args(words: &[&str]) -> SimArgs {
+    Cli::try_parse_from([&["sim"], words].concat()).unwrap_or_else(|e| panic!("{e}")).args
+}
+
+fn report(words: &[&str]) -> Report {
+    let args = args(words);
+    simulate(&args, &source(&args).expect("a scenario")).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn error(words: &[&str]) -> String {
+    let args = args(words);
+    match source(&args).and_then(|s| simulate(&args, &s)) {
+        Err(fault) => {
+            assert_eq!(fault.exit, Exit::Usage);
+            fault.to_string()
+        }
+        Ok(_) => panic!("{words:?} should not run"),
+    }
+}
+
+/// A directory of its own that is gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("srd-sim-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a scratch directory");
+        Scratch(dir)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).expect("write a file");
+        path.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn every_built_in_scenario_makes_sense() {
+    for (name, text) in BUILT_IN {
+        let scenario = Scenario::parse(text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(scenario.title.len() > 10, "{name}");
+        for transport in ["srd", "tcp"] {
+            let task = Task { scenario: scenario.clone(), transport: transport.into(), seed: 1 };
+            task.experiment(Path::new(".")).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+    }
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios")).expect("the scenarios");
+    assert_eq!(files.count(), BUILT_IN.len(), "a file in scenarios/ is not built in");
+}
+
+const SMALL: [&str; 7] =
+    ["incast", "--set", "traffic.senders=6", "--set", "network.hosts=7", "--set", "traffic.size=100KB"];
+
+#[test]
+fn same_seed_same_bytes() {
+    let render = |extra: &[&str]| {
+        let mut report = report(&[&SMALL, extra].concat());
+        (report.wall_s, report.events_per_s) = (0.0, 0.0);
+        let plots = results::plots(&report);
+        let pictures: Vec<_> = plots.iter().map(|p| results::png(p).expect("a picture")).collect();
+        let json = serde_json::to_string(&report).expect("JSON");
+        let text = [results::flows_csv(&report), results::links_csv(&report), results::html(&report, &plots), json];
+        (text, pictures)
+    };
+    let compared = ["--compare", "tcp", "--seeds", "3"];
+    // However many run at once.
+    let alone = render(&[&compared[..], &["--jobs", "1"]].concat());
+    assert!(alone == render(&[&compared[..], &["--jobs", "4"]].concat()), "two runs differ");
+    assert!(alone != render(&[&compared[..], &["--seed", "2"]].concat()), "the seed changes nothing");
+}
+
+#[test]
+fn seeds_transports_and_sweeps_come_together() {
+    let report = report(
+        &[
+            &SMALL[..],
+            &["--compare", "tcp", "--compare", "tcp-dctcp", "--seeds", "2"],
+            &["--sweep", "traffic.size=50KB,100KB"],
+        ]
+        .concat(),
+    );
+    let transports: Vec<_> = report.runs().map(|r| r.transport.as_str()).collect();
+    assert_eq!(transports, ["srd", "tcp-cubic", "tcp-dctcp"]);
+    let points: Vec<_> = report.sweep.iter().map(|p| (p.value.as_str(), p.transport.as_str())).collect();
+    let expected = |v| [(v, "srd"), (v, "tcp-cubic"), (v, "tcp-dctcp")];
+    assert_eq!(points, [expected("50KB"), expected("100KB")].concat());
+    // 6 x 50 KB and 6 x 100 KB over 100 Gb/s.
+    let ideals: Vec<_> = report.sweep.iter().map(|p| p.ideal_fct_us.round()).collect();
+    assert_eq!(ideals, [24.0, 24.0, 24.0, 48.0, 48.0, 48.0]);
+    assert_eq!(report.seeds.len(), 2);
+    let confidence = report.confidence.expect("two seeds").max_over_ideal.expect("flows end");
+    assert_eq!(Some(confidence.worst), report.run.summary.max_over_ideal);
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    assert!(error(&["nowhere"]).contains("paper-fig2"));
+    assert!(error(&["nowhere.toml"]).contains("cannot read"));
+    assert!(error(&["x.cm"]).contains("--topology"));
+    assert!(error(&["incast", "--set", "network.hosts"]).contains("PARAM=VALUE"));
+    assert!(error(&["incast", "--set", "network.colour=1"]).contains("colour"));
+    assert!(error(&["incast", "--set", "network.hosts=3"]).contains("48 senders"));
+    assert!(error(&["incast", "--compare", "pigeon"]).contains("tcp-newreno"));
+    assert!(error(&["incast", "--compare", "constant"]).contains("background"));
+    assert!(error(&["incast", "--set", "srd.paths=9999"]).contains("paths is 9999"));
+    assert!(error(&["incast", "--set", "srd.colour=1"]).contains("no such field"));
+    assert!(error(&["incast", "--sweep", "traffic.size=1MB,1 parsec"]).contains("'1 parsec'"));
+    assert!(error(&["permutation", "--set", "traffic.senders=3"]).contains("'senders' means nothing"));
+    assert!(error(&["websearch", "--set", "traffic.load=2"]).contains("'load'"));
+    assert!(error(&["websearch", "--set", "traffic.sizes=no.cdf"]).contains("cannot read"));
+}
+
+#[test]
+fn htsim_files_run() {
+    let dir = Scratch::new("htsim");
+    let topo = dir.write(
+        "small.topo",
+        "Nodes 8\nTiers 2\nPodsize 8\nTier 0\nDownlink_speed_Gbps 100\nRadix_Down 4\nRadix_Up 4\nDownlink_Latency_ns 1000\n\
+         Tier 1\nDownlink_speed_Gbps 100\nRadix_Down 2\nDownlink_Latency_ns 1000\n",
+    );
+    let cm = dir.write(
+        "small.cm",
+        "Nodes 8\nConnections 3\nTriggers 1\n0->4 start 0 size 1000000 recv_done_trigger 1\n1->5 start 1000000 size 1000000\n\
+         4->0 trigger 1 size 50000\ntrigger id 1 oneshot\n",
+    );
+    let report = report(&[&cm, "--topology", &topo]);
+    let flows = &report.run.flows;
+    assert_eq!((report.run.summary.unfinished, flows.len()), (0, 3));
+    assert_eq!(flows[1].start_us, 1.0);
+    assert_eq!(Some(flows[2].start_us), flows[0].arrived_us);
+    let broken = dir.write("broken.cm", "Nodes 8\n0->9 size 5\n");
+    assert!(error(&[&broken, "--topology", &topo]).contains("0->9 leaves"));
+}
+
+#[test]
+fn ns3_files_run() {
+    let dir = Scratch::new("ns3");
+    let topology = dir.write("topology.txt", "4 1 3\n3\n0 3 100Gbps 1us 0\n1 3 100Gbps 1us 0\n2 3 100Gbps 1us 0\n");
+    let flows = dir.write("flow.txt", "2\n0 2 3 100 1000000 2\n1 2 3 100 1000000 2.00005\n");
+    let report = report(&[&flows, "--topology", &topology]);
+    let starts: Vec<_> = report.run.flows.iter().map(|f| f.start_us).collect();
+    assert_eq!((report.run.summary.unfinished, starts), (0, vec![0.0, 50.0]));
+    assert_eq!((report.run.flows[0].from.as_str(), report.run.flows[0].to.as_str()), ("n0", "n2"));
+}
+
+#[test]
+fn scenario_files_find_their_neighbours() {
+    let dir = Scratch::new("cdf");
+    dir.write("sizes.cdf", "1000 0\n2000 100\n");
+    let text = "title = \"small flows\"\n[network]\nkind = \"star\"\nhosts = 4\n[[traffic]]\nkind = \"poisson\"\nload = 0.1\n\
+                duration = \"20us\"\nsizes = \"sizes.cdf\"\n";
+    let report = report(&[&dir.write("small.toml", text)]);
+    assert_eq!((report.scenario.as_str(), report.run.summary.unfinished), ("small", 0));
+    assert!(report.run.flows.iter().all(|f| f.bytes.is_some_and(|b| (1_000..=2_000).contains(&b))));
+}
+
+#[test]
+fn jobs_of_a_ring_wait_for_each_other() {
+    let report = report(&[
+        "ring-allreduce",
+        "--set",
+        "network.hosts=4",
+        "--set",
+        "network.leaves=2",
+        "--set",
+        "traffic.size=400KB",
+    ]);
+    // 6 steps of 4 parts of 100 KB, 8 us each and never less.
+    assert_eq!((report.run.flows.len(), report.run.summary.unfinished), (24, 0));
+    assert!(report.run.summary.duration_us > 6.0 * 8.0, "{:?}", report.run.summary);
+}

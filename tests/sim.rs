@@ -1,0 +1,128 @@
+//! `srd sim` as users run it: reports, files, errors. What scenarios come to is tested beside the code and in
+//! `tests/evaluation.rs`.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn sim(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_srd")).arg("sim").args(args).output().expect("start the command")
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = sim(&[args, &["--json"]].concat());
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+/// Every name must be in the documentation.
+fn is_documented(value: &Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let documented = include_str!("../docs/command.md").contains(&format!("`{name}`"));
+                assert!(documented, "docs/command.md does not mention {name}");
+                is_documented(value);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(is_documented),
+        _ => {}
+    }
+}
+
+const SMALL: [&str; 7] =
+    ["incast", "--set", "traffic.senders=4", "--set", "network.hosts=5", "--set", "traffic.size=50KB"];
+
+/// A directory of its own that is gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(std::env::temp_dir().join(format!("srd-sim-cli-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn json_has_the_documented_names() {
+    let all = ["--seeds", "2", "--compare", "tcp", "--sweep", "traffic.size=20KB,50KB", "--set", "sample=5us"];
+    let report = json(&[&SMALL[..], &all].concat());
+    is_documented(&report);
+    for name in ["scenario", "seed", "ideal_fct_us", "summary", "flows", "wall_s", "events_per_s", "links", "samples"] {
+        assert!(!report[name].is_null(), "{name}");
+    }
+    for name in ["max_over_ideal", "median_over_ideal", "p99_over_ideal", "jain", "timeouts", "drops", "retransmits"] {
+        assert!(report["summary"][name].is_number(), "{name}");
+    }
+    assert!(report["flows"][0]["fct_us"].as_f64() > Some(0.0));
+    assert_eq!(report["sweep"].as_array().map(Vec::len), Some(4));
+    is_documented(&json(&["--list"]));
+}
+
+#[test]
+fn files_are_written_and_repeatable() {
+    let (a, b) = (Scratch::new("a"), Scratch::new("b"));
+    let write = |dir: &Scratch| {
+        let path = |name: &str| dir.0.join(name).to_string_lossy().into_owned();
+        let (csv, plots, html) = (path("csv"), path("plots"), path("report/index.html"));
+        let output = sim(&[&SMALL[..], &["--csv", &csv, "--plots", &plots, "--html", &html]].concat());
+        assert!(output.status.success(), "{output:?}");
+        let names = [
+            "csv/flows.csv",
+            "csv/links.csv",
+            "plots/incast-fct-cdf.svg",
+            "plots/incast-fct-cdf.png",
+            "report/index.html",
+        ];
+        names.map(|n| std::fs::read(dir.0.join(n)).unwrap_or_else(|e| panic!("{n}: {e}")))
+    };
+    let (first, second) = (write(&a), write(&b));
+    assert!(first == second, "the same seed gives other bytes");
+    assert_eq!(first[0].iter().filter(|b| **b == b'\n').count(), 5);
+    let page = String::from_utf8_lossy(&first[4]);
+    assert!(page.contains("<svg") && !page.contains("src=\"http"), "the page needs nothing else");
+}
+
+#[test]
+fn mistakes_are_explained() {
+    for (args, says) in [
+        (&["paper-fig9"][..], "paper-fig4"),
+        (&["incast", "--set", "network.kind=torus"], "torus"),
+        (&["incast", "--seeds", "0"], "--seeds"),
+        (&[], "SCENARIO"),
+        (&["perm.cm"], "--topology"),
+    ] {
+        let output = sim(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), stderr.contains(says)), (Some(2), true), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn unfinished_flows_are_a_bad_verdict() {
+    let output = sim(&[&SMALL[..], &["--set", "limit=10us"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
+fn a_built_in_scenario_can_be_printed_and_run_as_a_file() {
+    let dir = Scratch::new("print");
+    std::fs::create_dir_all(&dir.0).expect("a directory");
+    let output = sim(&["link-failure", "--print"]);
+    let file = dir.0.join("mine.toml");
+    std::fs::write(&file, &output.stdout).expect("write the scenario");
+    let run = |name: &str| {
+        let mut report = json(&[name, "--compare", "none"]);
+        for name in ["scenario", "wall_s", "events_per_s"] {
+            report[name].take();
+        }
+        report
+    };
+    assert_eq!(run(&file.to_string_lossy()), run("link-failure"));
+}
