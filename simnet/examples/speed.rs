@@ -32,7 +32,7 @@ impl Node for Blaster {
         *received += io.receive(|_, bytes| assert!(!bytes.is_empty())) as u64;
         while self.left > 0 && self.next <= io.now() {
             let len = self.len;
-            io.send(self.port, Addr::of(self.to, MAIN_PORT), Ecn::Ect, |data| data.resize(len, 7));
+            io.send(self.port, Addr::of(self.to, MAIN_PORT), Ecn::Ect, |packet| packet.put_zeros(len as u32));
             self.port = (self.port + 1) % 64;
             self.left -= 1;
             self.next += self.gap;

@@ -16,7 +16,7 @@ pub(super) fn srd(scenario: &Scenario) -> Result<CheckedConfig, String> {
     };
     config.max_datagram =
         u16::try_from(scenario.network.mtu.saturating_sub(28)).map_err(|_| "network.mtu is above 9244")?;
-    config.max_rate = scenario.network.rate.0 / 8;
+    config.link_rate = Some(scenario.network.rate.0 / 8);
     for (name, value) in &table {
         field(&mut config, name, value).map_err(|e| format!("srd.{name}: {e}"))?;
     }
@@ -44,7 +44,7 @@ fn field(c: &mut Config, name: &str, value: &toml::Value) -> Result<(), String> 
         "peer_timeout" => c.peer_timeout = time(value)?,
         "initial_window" => c.initial_window = size(value)? as u32,
         "max_burst" => c.max_burst = size(value)? as u32,
-        "max_rate" => c.max_rate = rate(value)? / 8,
+        "link_rate" => c.link_rate = Some(rate(value)? / 8),
         "cc" => match value.as_str() {
             Some("delay") => c.cc = CcChoice::Delay,
             _ => return Err(format!("{value} is no congestion control; there is \"delay\", and fixed_rate beside it")),
