@@ -45,7 +45,7 @@ fn permutation(hosts: usize, mtu: u32, seed: u64) {
         via: None,
     };
     let clos = Clos::fat_tree(k, hosts, 100_000_000_000, Span::from_micros(1));
-    let config = Config { max_datagram: (mtu - 28) as u16, max_rate: 12_500_000_000, ..Config::fabric() };
+    let config = Config { max_datagram: (mtu - 28) as u16, link_rate: Some(12_500_000_000), ..Config::fabric() };
     let experiment = Experiment {
         seed,
         plan: clos.plan().expect("a valid tree"),
