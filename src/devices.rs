@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use verbs_shim::options::CAPS;
-use verbs_shim::{Nic, NicConfig, Profile};
+use verbs_shim::{Nic, NicConfig, Options, Profile};
 
 use crate::exit::{Exit, Fault, Result};
 use crate::options::DeviceArgs;
@@ -78,8 +78,6 @@ const VENDOR_ID: u32 = 0x1d0f;
 impl DeviceReport {
     fn new(config: NicConfig) -> Result<DeviceReport> {
         let (name, fixed, paths) = (config.name.clone(), config.addr.port() != 0, config.transport.paths);
-        // Nothing will be counted.
-        let config = NicConfig { counters: None, ..config };
         let nic = Nic::open(config, Box::new(())).map_err(|e| {
             Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("device {name} cannot be opened")))
         })?;
@@ -123,7 +121,9 @@ impl From<&Profile> for Limits {
 }
 
 pub(crate) fn run(args: &DevicesArgs) -> Result<Exit> {
-    let configs = args.device.options()?.devices().map_err(|e| Fault::new(Exit::Setup, e))?;
+    // Nothing will be counted.
+    let options = Options { counters: false, ..args.device.options()? };
+    let configs = options.devices().map_err(|e| Fault::new(Exit::Setup, e))?;
     let devices: Vec<DeviceReport> = configs.into_iter().map(DeviceReport::new).collect::<Result<_>>()?;
     if args.json {
         render::json(&DevicesReport { ok: true, devices })?;

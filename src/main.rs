@@ -8,6 +8,7 @@ mod doctor;
 mod driver;
 mod exit;
 mod explain;
+mod incast;
 mod interrupt;
 mod options;
 mod perf;
@@ -63,6 +64,8 @@ enum Command {
     Perf(perf::Perf),
     /// Run experiments in a simulated network: incasts, permutations, failures, scenarios of your own
     Sim(sim::SimArgs),
+    /// Measure an incast on real hosts, or in a test bed on this one: many senders to one receiver, SRD beside TCP
+    Incast(incast::IncastArgs),
 }
 
 /// What stands on standard output with `--json` when there is nothing better.
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => (args.json, demo::run(args)),
         Command::Perf(perf) => (perf.json(), perf.run()),
         Command::Sim(args) => (args.json, sim::run(args)),
+        Command::Incast(args) => (args.json, incast::run(args)),
     };
     let exit = outcome.unwrap_or_else(|fault| {
         if json {

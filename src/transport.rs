@@ -28,6 +28,9 @@ pub(crate) struct TransportArgs {
     /// MTU to assume, in bytes with IP and UDP headers [default: what the interface says]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(560..=9264))]
     pub(crate) mtu: Option<u16>,
+    /// Bits per second of this host's link, if known, such as 25G: nothing is sent faster
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub(crate) link_rate: Option<u64>,
     /// Congestion control: 'delay', or 'fixed:RATE' in bits per second, such as fixed:10G
     #[arg(long, value_name = "CC", default_value = "delay", value_parser = units::congestion_control)]
     pub(crate) cc: CcChoice,
@@ -79,6 +82,7 @@ impl TransportArgs {
             cc: self.cc,
             checksum: if self.checksum { Checksum::Crc32c } else { Checksum::Udp },
             peer_timeout,
+            max_rate: self.link_rate.map_or(plain.max_rate, |bits| bits / 8),
             keepalive: plain.keepalive.min(peer_timeout / 4),
             ..plain
         };

@@ -55,6 +55,13 @@ pub(crate) fn congestion_control(text: &str) -> Result<CcChoice, String> {
     Ok(CcChoice::Fixed { rate, window: (rate / 100).max(16 * 9000) })
 }
 
+/// A rate in bits per second: `200M`, `25G`.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    scaled(text, 1000)
+        .filter(|&b| b >= 8_000)
+        .ok_or_else(|| format!("'{text}' is no rate in bits per second from 8k; write for example 200M or 25G"))
+}
+
 /// A number with an optional suffix k, M or G (any case, `iB` or `B` may follow) for the powers of `base`.
 fn scaled(text: &str, base: u64) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -59,6 +59,7 @@ type Variables = Vec<(String, OsString)>;
 pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     let options = args.device.options()?;
     let library = library::find(&options)?;
+    options.runtime_dir().map_err(|e| Fault::new(Exit::Setup, e))?;
     options.devices().map_err(|e| Fault::new(Exit::Setup, e))?.iter().try_for_each(can_be_opened)?;
     let Some((command, rest)) = args.command.split_first() else {
         return print(&variables(args, &options, &library, Program::default().also)?);

@@ -4,7 +4,7 @@ mod config;
 mod formats;
 mod ideal;
 mod network;
-mod output;
+pub(crate) mod output;
 mod quantity;
 mod run;
 mod scenario;

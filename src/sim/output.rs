@@ -14,7 +14,7 @@ use crate::interrupt;
 use crate::results::{self, Report};
 
 /// Makes the directories, so that nobody waits for a simulation whose results have no place.
-pub(super) fn check(csv: Option<&Path>, plots: Option<&Path>, html: Option<&Path>) -> Result<()> {
+pub(crate) fn check(csv: Option<&Path>, plots: Option<&Path>, html: Option<&Path>) -> Result<()> {
     let parent = html.and_then(Path::parent).filter(|p| !p.as_os_str().is_empty());
     for dir in [csv, plots, parent].into_iter().flatten() {
         std::fs::create_dir_all(dir)
@@ -24,7 +24,7 @@ pub(super) fn check(csv: Option<&Path>, plots: Option<&Path>, html: Option<&Path
 }
 
 /// Writes all files that were asked for.
-pub(super) fn write(report: &Report, csv: Option<&Path>, plots: Option<&Path>, html: Option<&Path>) -> Result<()> {
+pub(crate) fn write(report: &Report, csv: Option<&Path>, plots: Option<&Path>, html: Option<&Path>) -> Result<()> {
     if let Some(dir) = csv {
         save(&dir.join("flows.csv"), results::flows_csv(report).as_bytes())?;
         save(&dir.join("links.csv"), results::links_csv(report).as_bytes())?;

@@ -568,3 +568,97 @@ fn rdma_of_the_longest_length_and_one_byte_more() {
         assert_eq!(written, if status == Status::Ok { len.into() } else { 0 });
     }
 }
+
+#[test]
+fn writes_with_immediate_wait_for_receives_and_are_counted_exactly() {
+    for unsolicited in [false, true] {
+        let mut two = Two::new();
+        let count = |n: u64| (n, n * 64);
+        two.qpn = [0, 1].map(|i| {
+            two.world.qp(i, |init| {
+                init.unsolicited_write_recv = unsolicited;
+                init.cap.send_wr = 512;
+            })
+        });
+        for n in 0..100 {
+            two.recv(n, 0, 0);
+        }
+        for n in 0..300 {
+            two.post(n.into(), two.write(4096, Some(n)), &[two.sge(0, 0, 64)]);
+        }
+        two.world.run(Span::from_millis(100));
+        let want = if unsolicited { 300 } else { 100 };
+        let (a, b) = (two.world.hosts[0].card.port, two.world.hosts[1].card.port);
+        assert_eq!((a.rdma_write_wrs, a.rdma_write_bytes), count(want));
+        assert_eq!(b.rdma_write_recv_bytes, count(want).1);
+        let told: Vec<Completion> = std::iter::from_fn(|| two.world.poll(1)).collect();
+        assert_eq!(told.len() as u64, want);
+        assert!(told.iter().all(|c| c.unsolicited == unsolicited));
+        for n in 0..200 {
+            // Unused receives are still there: only 156 more fit.
+            let host = &mut two.world.hosts[1];
+            if host.card.post_recv(two.qpn[1], n, &[]).is_err() {
+                assert!(unsolicited && n == 156, "{n}");
+                break;
+            }
+        }
+        two.world.run(Span::from_millis(100));
+        assert_eq!(two.world.hosts[0].card.port.rdma_write_wrs, 300);
+    }
+}
+
+#[test]
+fn regions_up_to_the_limit_and_again_after_one_has_gone() {
+    let mut options = options();
+    options.profile.max_mr = 100;
+    let mut world = World::new(1, options);
+    let all: Vec<MrKeys> = (0..100).map(|_| world.mr(0)).collect();
+    let host = &mut world.hosts[0];
+    let more = host.card.reg_mr(host.pd, 0, BASE, 1, ALL);
+    assert!(matches!(more, Err(CardError::NoMemory(_))));
+    assert_eq!(host.card.device.reg_mr_err, 1);
+    world.dereg(0, all[50].lkey);
+    let new = world.mr(0);
+    assert_ne!(new.lkey, all[50].lkey, "the key is another");
+    assert!(world.hosts[0].card.reg_mr(PdId(0), 0, u64::MAX, 2, ALL).is_err(), "around the end of all addresses");
+}
+
+#[test]
+fn long_messages_to_ourselves_take_turns_and_can_be_stopped() {
+    const LEN: u32 = 50 << 20;
+    for stop in 0..5 {
+        let mut world = World::with(1, options(), Config::default(), |_| Vast::new());
+        let (a, b) = (world.qp(0, |_| ()), world.qp(0, |_| ()));
+        let ah = world.ah(0, 0);
+        let [from, to] = [(); 2].map(|()| {
+            let host = &mut world.hosts[0];
+            host.card.reg_mr(host.pd, (), BASE, LEN.into(), ALL).unwrap()
+        });
+        let sges = [Sge { addr: BASE, len: LEN, lkey: from.lkey }];
+        let op = SendOp::Write { addr: BASE, rkey: to.rkey, imm: None };
+        let data = SendData::Sges(&sges);
+        world.post(0, a, SendWr { wr_id: 1, op, ah, qpn: b, qkey: QKEY, data }).unwrap();
+        let mut turns = 0;
+        while world.hosts[0].card.memory().written < u64::from(LEN) / 2 {
+            assert!(world.step(world.now + Span::from_secs(1)));
+            turns += 1;
+        }
+        assert!(turns >= 20, "others would wait for {LEN} bytes");
+        match stop {
+            0 => {}
+            1 => world.dereg(0, from.lkey),
+            2 => world.dereg(0, to.lkey),
+            3 => world.destroy_qp(0, a),
+            _ => world.set_state(0, b, QpState::Err),
+        }
+        let written = world.hosts[0].card.memory().written;
+        world.run(Span::from_secs(1));
+        let end = world.poll(0).map(|c| c.status);
+        let want =
+            [Some(Status::Ok), Some(Status::InvalidLkey), Some(Status::BadAddress), None, Some(Status::BadDestQpn)];
+        assert_eq!(end, want[stop], "{stop}");
+        let after = world.hosts[0].card.memory().written;
+        assert!(stop == 0 || after == written, "written after it was stopped");
+        assert!(stop != 0 || after == u64::from(LEN));
+    }
+}

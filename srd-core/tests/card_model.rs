@@ -319,7 +319,7 @@ impl Program {
         if self.rng.one_in(2) {
             self.world.destroy_qp(host, qpn);
         } else {
-            self.world.to_state(host, qpn, QpState::Err);
+            self.world.set_state(host, qpn, QpState::Err);
             self.poll(host);
             self.settled(host, qpn);
             self.world.destroy_qp(host, qpn);
@@ -368,7 +368,7 @@ impl Program {
 
     fn step(&mut self) {
         let host = self.rng.below(2) as usize;
-        match self.rng.below(40) {
+        match self.rng.below(41) {
             0..16 => self.post(host),
             16..26 => self.post_receive(host),
             26..33 => {
@@ -383,6 +383,14 @@ impl Program {
                 let ah = self.ah[host];
                 self.world.destroy_ah(host, ah);
                 self.ah[host] = self.world.ah(host, 1 - host);
+            }
+            39 => {
+                // Long enough, now and then, for both sides to give up.
+                let one_way = self.rng.below(3) as usize;
+                self.world.wire = Box::new(move |from, _| if from == one_way { Fate::Arrives } else { Fate::Lost });
+                let span = Span::from_millis(self.rng.below(8000));
+                self.world.run(span);
+                self.world.wire = Box::new(|_, _| Fate::Arrives);
             }
             _ => {
                 let seed = self.rng.next();
@@ -450,7 +458,7 @@ impl Program {
         for host in 0..2 {
             self.poll(host);
             for qpn in self.qps[host].clone() {
-                self.world.to_state(host, qpn, QpState::Err);
+                self.world.set_state(host, qpn, QpState::Err);
             }
             self.world.run(Span::from_millis(10));
             self.poll(host);

@@ -111,7 +111,7 @@ fn remote_errors_fail_one_request_only() {
     let ud = two.world.qp(1, |init| (init.ty, init.ops) = (QpType::Ud, SendOps::default()));
     let young = two.world.new_qp(1, |_| ());
     let sick = two.world.qp(1, |_| ());
-    two.world.to_state(1, sick, QpState::Err);
+    two.world.set_state(1, sick, QpState::Err);
     for bad in [qpn ^ 0x1000, ud, young, sick] {
         two.qpn[1] = bad;
         for op in [send, two.write(0, None), two.read(0)] {
@@ -179,7 +179,7 @@ fn the_error_state_flushes_everything_and_reset_forgets_it() {
             two.world.recv(0, two.qpn[0], 30 + n, &[sge]);
         }
         two.world.run(Span::from_millis(1));
-        two.world.to_state(0, two.qpn[0], state);
+        two.world.set_state(0, two.qpn[0], state);
         let mut done = Vec::new();
         while let Some(entry) = two.world.poll(0) {
             assert_eq!(entry.status, Status::Flushed);
@@ -196,7 +196,7 @@ fn the_error_state_flushes_everything_and_reset_forgets_it() {
         assert!(matches!(late, Err(CardError::Invalid(_))));
         assert!(two.world.hosts[0].card.post_recv(two.qpn[0], 1, &[]).is_err());
         if state == QpState::Err {
-            two.world.to_state(0, two.qpn[0], QpState::Reset);
+            two.world.set_state(0, two.qpn[0], QpState::Reset);
         }
         two.world.up(0, two.qpn[0], 7);
         two.assert_usable();
@@ -206,12 +206,12 @@ fn the_error_state_flushes_everything_and_reset_forgets_it() {
 #[test]
 fn sends_posted_while_draining_leave_later() {
     let mut two = Two::new();
-    two.world.to_state(0, two.qpn[0], QpState::Sqd);
+    two.world.set_state(0, two.qpn[0], QpState::Sqd);
     two.recv(1, 0, 100);
     two.send(2, 0, 10);
     two.world.run(Span::from_millis(50));
     assert!(two.world.poll(0).is_none());
-    two.world.to_state(0, two.qpn[0], QpState::Rts);
+    two.world.set_state(0, two.qpn[0], QpState::Rts);
     assert_eq!((two.wait(0).status, two.wait(1).wr_id), (Status::Ok, 1));
 }
 
@@ -342,7 +342,9 @@ fn a_peer_that_restarts_in_the_middle_aborts_each_operation() {
         aborted += u32::from(done.status == Status::Abort);
         // The new one is as good as the old, once a keepalive has told of it.
         two.world.run(Span::from_secs(2));
+        let old = two.qpn[1];
         two.qpn[1] = two.world.qp(1, |_| ());
+        assert_eq!(two.qpn[1], old, "even under the same number");
         two.keys[1] = two.world.mr(1);
         two.world.ah(1, 0);
         two.assert_usable();
@@ -444,4 +446,49 @@ fn receivers_are_not_ready_and_completions_shuffled_on_request() {
     assert_eq!(order(options), (sent.clone(), got), "the same seed, the same order");
     options.faults.seed = 8;
     assert_ne!(order(options).0, sent);
+}
+
+#[test]
+fn packets_of_a_dead_process_never_reach_its_successor_or_its_peers() {
+    let mut two = Two::new();
+    two.assert_usable();
+    // All that the first incarnation of the sender sends now is late.
+    two.world.wire = Box::new(|from, _| if from == 0 { Fate::Late(Span::from_millis(300)) } else { Fate::Arrives });
+    for n in 0..100 {
+        two.recv(n, 1000 * n as usize, 1000);
+        two.world.bytes(0)[..100].fill(1);
+        two.send(n, 0, 100);
+    }
+    two.world.run(Span::from_millis(100));
+    two.world.restart(0, 77, Ram(vec![2; 1 << 20]));
+    two.world.wire = Box::new(|_, _| Fate::Arrives);
+    let old = two.qpn[0];
+    two.qpn[0] = two.world.qp(0, |_| ());
+    assert_eq!(two.qpn[0], old);
+    (two.ah[0], two.keys[0]) = (two.world.ah(0, 1), two.world.mr(0));
+    for n in 0..50 {
+        two.send(n, 0, 100);
+    }
+    two.world.run(Span::from_secs(5));
+    let mut generations = Vec::new();
+    while let Some(done) = two.world.poll(1) {
+        let byte = two.world.bytes(1)[1000 * done.wr_id as usize];
+        generations.push(byte);
+    }
+    assert_eq!(generations.iter().filter(|g| **g == 2).count(), 50, "each of the new ones once");
+    assert!(generations.is_sorted(), "an old one after a new one");
+    assert_eq!(std::iter::from_fn(|| two.world.poll(0)).count(), 50, "and no completion of the old ones");
+}
+
+#[test]
+fn a_failed_unsolicited_write_is_nothing_to_its_target() {
+    let mut two = Two::new();
+    two.qpn = [0, 1].map(|i| two.world.qp(i, |init| init.unsolicited_write_recv = true));
+    let lkey = two.keys[1].lkey;
+    two.world.dereg(1, lkey);
+    let (op, local) = (two.write(0, Some(5)), two.sge(0, 0, 100));
+    two.post(1, op, &[local]);
+    assert_eq!(two.wait(0).status, Status::BadAddress);
+    two.world.run(Span::from_millis(10));
+    assert!(two.world.poll(1).is_none());
 }

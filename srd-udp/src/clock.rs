@@ -25,6 +25,11 @@ impl Clock {
         Time::from_nanos(sys::monotonic_ns().saturating_sub(self.start_ns))
     }
 
+    /// The time of a moment on `CLOCK_MONOTONIC`.
+    pub(crate) fn at(&self, monotonic_ns: u64) -> Time {
+        Time::from_nanos(monotonic_ns.saturating_sub(self.start_ns))
+    }
+
     /// Reads both clocks, to convert real-time stamps of the recent past.
     pub(crate) fn reading(&self) -> Reading {
         let realtime_ns = sys::realtime_ns();

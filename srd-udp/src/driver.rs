@@ -150,6 +150,11 @@ impl UdpDriver {
         self.tx.send(burst, mem, &mut self.stats);
     }
 
+    /// The driver's time at a moment on `CLOCK_MONOTONIC`, in nanoseconds. For drivers on top of this one.
+    pub fn time_of(&self, monotonic_ns: u64) -> Time {
+        self.clock.at(monotonic_ns)
+    }
+
     /// Tells [`WaitMode::Adaptive`] that something has moved. For drivers on top of this one.
     pub fn note_moved(&mut self) {
         if self.options.wait != WaitMode::Spin {

@@ -40,7 +40,6 @@ pub(crate) enum Width {
 pub(crate) enum Alu {
     Add = 0x00,
     And = 0x50,
-    Lsh = 0x60,
     Mov = 0xb0,
 }
 
@@ -51,7 +50,6 @@ pub(crate) enum If {
     Eq = 0x10,
     Gt = 0x20,
     Ne = 0x50,
-    Lt = 0xa0,
 }
 
 /// Functions of the kernel.
@@ -60,8 +58,12 @@ pub(crate) enum If {
 pub(crate) enum Helper {
     /// `void *bpf_map_lookup_elem(map, key)`
     MapLookup = 1,
+    /// `u64 bpf_ktime_get_ns()`
+    KtimeNs = 5,
     /// `long bpf_redirect_map(map, key, flags)`
     RedirectMap = 51,
+    /// `long bpf_xdp_adjust_meta(ctx, delta)`
+    AdjustMeta = 54,
     /// `u64 bpf_xdp_get_buff_len(ctx)`
     BuffLen = 188,
 }

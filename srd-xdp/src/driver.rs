@@ -68,6 +68,8 @@ pub struct XdpInfo {
 const UDP_PAUSE: Span = Span::from_micros(50);
 /// The same for news of the network.
 const NEWS_PAUSE: Span = Span::from_millis(1);
+/// A packet has not been in a ring for longer.
+const MAX_AGE: Span = Span::from_secs(1);
 /// Looks at the rings per turn in which nothing happens.
 const SPINS: u32 = 16;
 /// As many descriptors as a sleep watches.
@@ -194,7 +196,13 @@ impl Driver for XdpDriver {
         };
         let mut received = 0;
         for lane in &mut self.lanes {
-            received += lane.recv(self.origin, at, sink);
+            let udp = &self.udp;
+            // Never later than now; without a stamp, or with one that makes no sense, now.
+            let stamped = |ns: Option<u64>| {
+                let stamp = ns.map_or(at, |ns| udp.time_of(ns).min(at));
+                if at.since(stamp) < MAX_AGE { stamp } else { at }
+            };
+            received += lane.recv(self.origin, &stamped, sink);
         }
         if received > 0 {
             self.udp.note_moved();

@@ -42,7 +42,7 @@ pub(crate) struct Filter {
 }
 
 /// Name of the program, and its version: programs of other versions are not shared.
-const NAME: &str = "srd_xdp_1";
+const NAME: &str = "srd_xdp_2";
 const PORTS: &str = "srd_ports";
 const OWNERS: &str = "srd_owners";
 const SOCKETS: &str = "srd_sockets";

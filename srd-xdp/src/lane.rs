@@ -8,6 +8,7 @@ use srd_core::{Burst, Gather, RxMeta, Time};
 
 use crate::checksum::sum;
 use crate::packet::{Bad, Headers, Origin, parse};
+use crate::program::read_stamp;
 use crate::stats::XdpStats;
 use crate::sys::{Frame, Mode, Rings, Statistics, UmemSize, Xsk};
 
@@ -37,6 +38,8 @@ pub(crate) struct Lane {
     held_up: bool,
     /// A packet of several pieces as far as it has come.
     assembly: Vec<u8>,
+    /// When the packet that is being received arrived.
+    arrived: Time,
     stats: LaneStats,
 }
 
@@ -77,7 +80,16 @@ impl Lane {
             xsk.fill(frame);
         }
         xsk.publish_fill();
-        Ok(Lane { xsk, mode, free, unsent: 0, held_up: false, assembly: Vec::new(), stats: LaneStats::default() })
+        Ok(Lane {
+            xsk,
+            mode,
+            free,
+            unsent: 0,
+            held_up: false,
+            assembly: Vec::new(),
+            arrived: Time::ZERO,
+            stats: LaneStats::default(),
+        })
     }
 
     pub(crate) fn socket(&self) -> &Xsk {
@@ -192,7 +204,13 @@ impl Lane {
     }
 
     /// Hands over what has arrived, within bounds, and returns the number of datagrams.
-    pub(crate) fn recv(&mut self, origin: Origin, at: Time, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> usize {
+    /// `time` makes a time of arrival of a stamp.
+    pub(crate) fn recv(
+        &mut self,
+        origin: Origin,
+        time: &impl Fn(Option<u64>) -> Time,
+        sink: &mut dyn FnMut(&RxMeta, &[u8]),
+    ) -> usize {
         if self.held_up {
             self.flush();
         }
@@ -201,7 +219,13 @@ impl Lane {
             && let Some(piece) = self.xsk.receive()
         {
             frames += 1;
-            let bytes = &self.xsk.bytes(&piece.frame)[piece.offset..piece.offset + piece.len];
+            let (before, rest) = self.xsk.bytes(&piece.frame).split_at(piece.offset);
+            let bytes = &rest[..piece.len];
+            if self.assembly.is_empty() {
+                // A packet of several pieces is stamped before the first.
+                self.arrived = time(read_stamp(before));
+            }
+            let at = self.arrived;
             if !piece.more && self.assembly.is_empty() {
                 handed += usize::from(self.stats.hand_over(bytes, origin, at, sink));
             } else {

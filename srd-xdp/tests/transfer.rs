@@ -141,7 +141,11 @@ fn what_the_network_says_about_a_datagram() {
             burst.inline(b"0123456789");
             burst.finish();
             a.send(&batch, &Memory::new(0));
+            // However late it is read, it arrived when it did.
+            let late = std::time::Duration::from_millis(20);
+            std::thread::sleep(late);
             let (meta, bytes) = b.receive(1).remove(0);
+            assert!(std::time::Duration::from(b.driver.now().since(meta.at)) >= late, "stamped by the program");
             assert_eq!((meta.ecn, &bytes[..]), (ecn, &b"0123456789"[..]));
             let port = a.driver.port_number(SourcePort(3)).expect("used");
             assert_eq!(meta.from, (bed.host(0).ip(family), port).into());

@@ -101,14 +101,6 @@ impl Case {
         Case::new(client, job)
     }
 
-    pub(crate) fn between_hosts(self) -> Case {
-        Case { place: Place::TwoHosts, ..self }
-    }
-
-    pub(crate) fn over(self, network: Network) -> Case {
-        Case { network, ..self }
-    }
-
     pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Case {
         self.env.push((name, value.into()));
         self

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -89,15 +90,18 @@ impl Stage {
 
     /// Compiles all of `tests/clients/c`; names that begin with `mpi` need MPI.
     fn compile(&self) -> Result<(), String> {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/c");
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        // What the C programs of the library's own tests share.
+        let (sources, helpers) = (here.join("tests/clients/c"), here.join("verbs-shim/c/tests/c"));
         for source in fs::read_dir(sources).map_err(|e| e.to_string())?.flatten().map(|entry| entry.path()) {
             let Some(name) = source.file_stem().filter(|_| source.extension().is_some_and(|e| e == "c")) else {
                 continue;
             };
             let is_mpi = name.to_string_lossy().starts_with("mpi");
             let mut cc = Command::new(if is_mpi { "mpicc.openmpi" } else { "cc" });
-            cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(self.dir.path().join(name));
-            cc.arg(&source).args(if is_mpi { &[][..] } else { &["-pthread", "-libverbs", "-lefa"] });
+            cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-o"]);
+            cc.arg(self.dir.path().join(name)).arg(&source).arg("-I").arg(&helpers);
+            cc.args(if is_mpi { &[][..] } else { &["-pthread", "-libverbs", "-lefa"] });
             let out = cc.output().map_err(|e| format!("{cc:?}: {e}"))?;
             if !out.status.success() {
                 return Err(format!("{cc:?}:\n{}", String::from_utf8_lossy(&out.stderr)));
@@ -123,8 +127,10 @@ impl Stage {
         };
         let verdict = (case.verdict)(&ended).and_then(|result| match after - before {
             sent if sent < case.datagrams => Err(format!("only {sent} datagrams were sent: the data took another way")),
+            _ if case.datagrams > 0 && self.posted(&bed)? == 0 => Err("the device has no work requests".to_owned()),
             _ => Ok(result),
         });
+        let _ = fs::remove_dir_all(self.runtime_dir(&bed));
         match verdict {
             Ok(words) => Ok(Passed { words, said: ended.into_iter().map(|end| end.said).collect() }),
             Err(why) => Err(Failure { why, said: tails() }),
@@ -167,16 +173,14 @@ impl Stage {
         if case.device_file {
             add(&["unshare", "--mount", "sh", "{dir}/private-dev.sh"]);
         }
-        let is_nobody = !is_spread && self.is_open_to_nobody(case);
-        if is_nobody {
+        if !is_spread && self.is_open_to_nobody(case) {
             add(&self.user);
         }
-        let addr = format!("SRD_ADDR={}", host.addr());
-        for name in ["libibverbs.so.1", "libibverbs.so", "libefa.so.1", "libefa.so"] {
-            let _ = std::os::unix::fs::symlink("libsrd_verbs.so", self.dir.path().join(name));
+        add(&["{dir}/srd", "run", "--library", "{dir}/libsrd_verbs.so", "--seed", "1", "--log", "error"]);
+        if let Some(fault) = case.network.fault(case.place) {
+            add(&["--fault", fault]);
         }
-        let fault = format!("SRD_FAULT={}", case.network.fault(case.place).unwrap_or_default());
-        add(&["env", "LD_LIBRARY_PATH={dir}", &addr, &fault, "SRD_SEED=1"]);
+        add(&["--"]);
         words.extend(program.split_whitespace().map(str::to_owned));
         let fill = |word: &String| {
             word.replace("{dir}", &self.dir.path().display().to_string())
@@ -190,9 +194,7 @@ impl Stage {
         }
         // Frameworks keep sockets and files there, and their paths must be short.
         let dir = self.dir.path();
-        // A runtime directory belongs to one user.
-        let run = dir.join(if is_nobody { "run" } else { "run-root" });
-        command.env("HOME", dir).env("TMPDIR", dir).env("SRD_RUNTIME_DIR", run);
+        command.env("HOME", dir).env("TMPDIR", dir).env("SRD_RUNTIME_DIR", self.runtime_dir(bed));
         command.env("AGENT_NAMESPACE", bed.host(1).namespace());
         for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
             command.env(name, "1");
@@ -201,6 +203,27 @@ impl Stage {
         command.env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
         command.envs(case.env.iter().map(|(name, value)| (name, value)));
         command
+    }
+
+    /// Where the programs of a case publish their counters.
+    fn runtime_dir(&self, bed: &Pair) -> PathBuf {
+        self.dir.path().join(bed.id())
+    }
+
+    /// Work requests of all programs of a case, as the device counts them.
+    fn posted(&self, bed: &Pair) -> Result<u64, String> {
+        let run = self.runtime_dir(bed);
+        // It belongs to the user whose programs made it.
+        let owner = fs::metadata(&run).map_err(|e| format!("no counters in {}: {e}", run.display()))?.uid();
+        let mut stat = Command::new(&self.srd);
+        stat.uid(owner).env("SRD_RUNTIME_DIR", &run).args(["stat", "--json"]);
+        let out = stat.output().map_err(|e| format!("{stat:?}: {e}"))?;
+        let seen: serde_json::Value = serde_json::from_slice(&out.stdout)
+            .map_err(|e| format!("srd stat: {e}: {}", String::from_utf8_lossy(&out.stderr)))?;
+        let devices = seen["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let counters = ["send_wrs", "rdma_read_wrs", "rdma_write_wrs"];
+        let sums = devices.iter().flat_map(|d| counters.map(|name| d["total"][name].as_u64().unwrap_or_default()));
+        Ok(sums.sum())
     }
 
     /// Files in the virtual environment may be in a place that others cannot read.

@@ -52,8 +52,8 @@ impl NicConfig {
             udp: UdpOptions::default(),
             card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
             faults: None,
-            seed: None,
             counters: None,
+            seed: None,
         }
     }
 }

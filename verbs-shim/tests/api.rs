@@ -253,6 +253,51 @@ fn tasks_await_completions_of_one_queue() {
 }
 
 #[test]
+fn a_receive_that_is_posted_just_after_the_send_is_not_too_late() {
+    let (a, b, to_b, to_a) = pair();
+    let (mut buf_a, mut buf_b) = (a.pd.buf(8).unwrap(), b.pd.buf(8).unwrap());
+    let take = |cq: &CompletionQueue| {
+        // Two completions, in any order; one has the buffer.
+        let (first, second) = (next(cq).ok().unwrap(), next(cq).ok().unwrap());
+        first.buf.or(second.buf).unwrap()
+    };
+    for _ in 0..2000 {
+        a.qp.send_inline(&to_b, b"ping", None).unwrap();
+        b.qp.send_inline(&to_a, b"pong", None).unwrap();
+        a.qp.recv(buf_a).unwrap();
+        b.qp.recv(buf_b).unwrap();
+        (buf_a, buf_b) = (take(&a.cq), take(&b.cq));
+    }
+}
+
+#[test]
+fn queue_pairs_are_made_and_dropped_by_many_threads_at_once() {
+    let (a, b) = (Device::loopback().unwrap(), Device::loopback().unwrap());
+    let (pd_a, pd_b) = (a.pd().unwrap(), b.pd().unwrap());
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for round in 0..40 {
+                    let (cq_a, cq_b) = (a.cq(64).unwrap(), b.cq(64).unwrap());
+                    let (qp_a, qp_b) = (pd_a.srd(&cq_a).build().unwrap(), pd_b.srd(&cq_b).build().unwrap());
+                    let to_b = pd_a.target(qp_b.address()).unwrap();
+                    for n in 0..8 {
+                        qp_b.recv(pd_b.buf(1000).unwrap()).unwrap();
+                        qp_a.send(&to_b, filled(&pd_a, 100 * n, 1)).unwrap();
+                    }
+                    // Some go in the middle of it, some after all is done.
+                    for _ in 0..round % 9 {
+                        next(&cq_a).ok().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let counters = a.counters().device;
+    assert_eq!(counters.cmds_err, 0);
+}
+
+#[test]
 fn addresses_are_told_as_text() {
     let a = side();
     let text = a.qp.address().to_string();

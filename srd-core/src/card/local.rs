@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::{Card, HostMemory};
 use crate::endpoint::{Endpoint, RnrRetry};
 use crate::time::{Span, Time};
-use crate::upper::{Failure, Gather as _, Placement, Token, Upper as _};
+use crate::upper::{Failure, Gather as _, PlaceToken, Placement, Token, Upper as _};
 
 /// Messages to ourselves.
 #[derive(Debug, Default)]
@@ -16,7 +16,16 @@ pub(super) struct Local {
     ready: VecDeque<Attempt>,
     /// Those that met no receive buffer, by the time of their next attempt.
     waiting: BinaryHeap<Reverse<(Time, usize, u8)>>,
+    /// The message that has a place. Long ones take several turns.
+    copying: Option<Copying>,
     scratch: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Copying {
+    out: usize,
+    place: PlaceToken,
+    done: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +36,7 @@ struct Attempt {
 
 /// Messages delivered per turn, so that peers are heard in between.
 const PER_TURN: usize = 64;
-/// Bytes delivered per turn, about.
+/// Bytes copied per turn.
 const BYTES_PER_TURN: u32 = 1 << 20;
 /// Copied at a time.
 const CHUNK: usize = 64 * 1024;
@@ -40,13 +49,15 @@ impl Local {
         self.ready.push_back(Attempt { out, number: 0 });
     }
 
-    pub(super) fn remove(&mut self, gone: impl Fn(usize) -> bool) {
+    /// Forgets messages. Returns the place of the one that had one, which is to be abandoned.
+    pub(super) fn remove(&mut self, gone: impl Fn(usize) -> bool) -> Option<PlaceToken> {
         self.ready.retain(|a| !gone(a.out));
         self.waiting.retain(|Reverse((_, out, _))| !gone(*out));
+        self.copying.take_if(|c| gone(c.out)).map(|c| c.place)
     }
 
     pub(super) fn deadline(&self) -> Time {
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() || self.copying.is_some() {
             return Time::ZERO;
         }
         self.waiting.peek().map_or(Time::NEVER, |Reverse((at, ..))| *at)
@@ -67,33 +78,24 @@ impl<M: HostMemory> Card<M> {
             if bytes >= BYTES_PER_TURN {
                 return true;
             }
-            let Some(attempt) = self.local.ready.pop_front() else { return done > 0 };
-            bytes += self.deliver(attempt);
+            if self.local.copying.is_none() {
+                let Some(attempt) = self.local.ready.pop_front() else { return done > 0 };
+                self.begin(attempt);
+            }
+            bytes += self.copy(BYTES_PER_TURN - bytes);
             // What it caused may go to ourselves as well.
             self.drain_queued(endpoint, self.now);
         }
         true
     }
 
-    fn deliver(&mut self, attempt: Attempt) -> u32 {
+    /// Finds a place for a message.
+    fn begin(&mut self, attempt: Attempt) {
         let token = Token(attempt.out as u64);
         let out = &self.outs[attempt.out];
         let (header, len, rnr) = (out.header, out.len, out.rnr);
         match self.place_from(None, header.as_bytes(), len) {
-            Placement::Accept(place) => {
-                let mut scratch = std::mem::take(&mut self.local.scratch);
-                let mut offset = 0;
-                while offset < len {
-                    scratch.clear();
-                    let step = CHUNK.min((len - offset) as usize);
-                    scratch.extend_from_slice(self.payload(token, offset, step));
-                    self.write(place, offset, &scratch);
-                    offset += scratch.len() as u32;
-                }
-                self.local.scratch = scratch;
-                self.placed(place);
-                self.completed(token, Ok(()));
-            }
+            Placement::Accept(place) => self.local.copying = Some(Copying { out: attempt.out, place, done: 0 }),
             Placement::Refuse(status) => self.completed(token, Err(Failure::Refused(status))),
             Placement::NotReady => {
                 if matches!(rnr, RnrRetry::Times(n) if attempt.number >= n) {
@@ -103,9 +105,39 @@ impl<M: HostMemory> Card<M> {
                     let next = (self.now + pause, attempt.out, attempt.number.saturating_add(1));
                     self.local.waiting.push(Reverse(next));
                 }
-                return 0;
             }
         }
-        len
+    }
+
+    /// Copies at most so many bytes of the message that has a place, and delivers it when that was all. Returns how many it
+    /// was.
+    fn copy(&mut self, most: u32) -> u32 {
+        let Some(Copying { out, place, done }) = self.local.copying else { return 0 };
+        let token = Token(out as u64);
+        if let Some(status) = self.revoked(place) {
+            self.local.copying = None;
+            self.abandoned(place);
+            self.completed(token, Err(Failure::Refused(status)));
+            return 0;
+        }
+        let len = self.outs[out].len;
+        let end = done.saturating_add(most).min(len);
+        let mut scratch = std::mem::take(&mut self.local.scratch);
+        let mut offset = done;
+        while offset < end {
+            scratch.clear();
+            scratch.extend_from_slice(self.payload(token, offset, CHUNK.min((end - offset) as usize)));
+            self.write(place, offset, &scratch);
+            offset += scratch.len() as u32;
+        }
+        self.local.scratch = scratch;
+        if end < len {
+            self.local.copying = Some(Copying { out, place, done: end });
+        } else {
+            self.local.copying = None;
+            self.placed(place);
+            self.completed(token, Ok(()));
+        }
+        end - done
     }
 }

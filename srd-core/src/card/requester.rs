@@ -623,10 +623,13 @@ impl<M: HostMemory> Card<M> {
             endpoint.withdraw(peer, |token| outs.get(token.0 as usize).is_some_and(|out| out.doomed));
         }
         let gone = |out: usize| outs[out].doomed;
-        self.local.remove(gone);
+        let half = self.local.remove(gone);
         self.queued.retain(|&out| !gone(out));
         for qp in self.qps.iter_mut().flatten().filter(|qp| !qp.parked.is_empty()) {
             qp.parked.retain(|&out| !gone(out as usize));
+        }
+        if let Some(place) = half {
+            self.abandoned(place);
         }
         doomed.iter().map(|&slot| self.outs.remove(slot)).collect()
     }

@@ -35,7 +35,7 @@ impl Input<'_> {
             200..225 => right.wrapping_add(u64::from(self.byte())),
             225..240 => right.wrapping_sub(u64::from(self.byte())),
             240..250 => u64::from_be_bytes([(); 8].map(|()| self.byte())),
-            _ => right << 32 | right >> 32,
+            _ => right.rotate_left(32),
         }
     }
 

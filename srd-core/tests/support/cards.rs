@@ -51,6 +51,9 @@ pub enum Fate {
 /// Decides about a datagram from one host to another.
 pub type Wire = Box<dyn FnMut(usize, usize) -> Fate>;
 
+/// From whom, by which port, to whom, and its bytes.
+type Datagram = (usize, SourcePort, usize, Vec<u8>);
+
 /// See the module documentation.
 pub struct World<M: HostMemory> {
     pub now: Time,
@@ -59,7 +62,7 @@ pub struct World<M: HostMemory> {
     pub delay: Span,
     pub config: Config,
     pub options: CardOptions,
-    in_transit: BTreeMap<(Time, u64), (usize, SourcePort, usize, Vec<u8>)>,
+    in_transit: BTreeMap<(Time, u64), Datagram>,
     order: u64,
     batch: TxBatch,
 }
@@ -117,7 +120,8 @@ pub fn bad_wire(seed: u64) -> Wire {
 
 fn host<M: HostMemory>(world: (&Config, CardOptions), i: usize, seed: u8, memory: M, now: Time) -> Host<M> {
     let endpoint = Endpoint::new(world.0.clone().check().unwrap(), addr(i), [seed; 32], now);
-    let mut card = Card::new(world.1, gid(i), memory, seed.into());
+    // The same for each incarnation, so that a new one repeats the numbers of the old: nothing may depend on them.
+    let mut card = Card::new(world.1, gid(i), memory, i as u64);
     let pd = card.alloc_pd().unwrap();
     let cq = card.create_cq(4096).unwrap();
     Host { endpoint, card, addr: addr(i), pd, cq, events: Vec::new(), alive: true }
@@ -197,7 +201,7 @@ impl<M: HostMemory> World<M> {
         host.card.modify_qp(&mut host.endpoint, qpn, &change).unwrap();
     }
 
-    pub fn to_state(&mut self, i: usize, qpn: u16, state: QpState) {
+    pub fn set_state(&mut self, i: usize, qpn: u16, state: QpState) {
         self.modify(i, qpn, QpModify { state: Some(state), ..QpModify::default() });
     }
 

@@ -239,8 +239,9 @@ pub(crate) fn load(name: &CStr, code: &[Insn]) -> io::Result<Loaded> {
     if let Ok(fd) = unsafe { logged.open(PROG_LOAD) } {
         return Ok(Loaded(fd));
     }
-    let text = String::from_utf8_lossy(&log);
-    let text = text.trim_end_matches('\0').trim_end();
+    // Behind the zero lie remains of what the verifier took back.
+    let log = log.split(|&b| b == 0).next().unwrap_or_default();
+    let text = String::from_utf8_lossy(log);
     let tail: Vec<_> = text.lines().rev().take(3).collect();
     Err(io::Error::new(denied.kind(), format!("{denied}; the verifier says: {}", tail.join(" < "))))
 }

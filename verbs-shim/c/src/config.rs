@@ -26,8 +26,3 @@ pub(crate) fn start_log() -> Result<(), String> {
 pub(crate) fn runtime_dir() -> Result<PathBuf, String> {
     options()?.runtime_dir().map_err(|e| e.to_string())
 }
-
-/// Where counters are published, if they are.
-pub(crate) fn counters_dir() -> Option<PathBuf> {
-    options().ok().filter(|o| o.counters).and_then(|o| o.runtime_dir().ok())
-}

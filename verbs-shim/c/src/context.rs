@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use verbs_shim::counters::{Publisher, Values};
-use verbs_shim::{CardEvent, CqId, Nic, NicCounters, NicSink};
+use verbs_shim::{CardEvent, CqId, Nic, NicSink};
 
 use crate::abi::{code, export, pointer};
 use crate::async_event::Overrun;
@@ -105,12 +104,9 @@ impl Objects {
     }
 }
 
-/// Passes events of a card on to the objects that programs see, and publishes its counters. The card calls it with its lock
-/// held.
+/// Passes events of a card on to the objects that programs see. The card calls it with its lock held.
 #[derive(Default)]
 pub(crate) struct Sink {
-    /// `None` until the card is open, or if the user wants none.
-    publisher: Mutex<Option<Publisher>>,
     cqs: Mutex<BTreeMap<u32, *const Cq>>,
 }
 
@@ -119,11 +115,6 @@ unsafe impl Send for Sink {}
 unsafe impl Sync for Sink {}
 
 impl Sink {
-    /// Counters are published from now on.
-    pub(crate) fn publish(&self, publisher: Publisher) {
-        *self.publisher.lock() = Some(publisher);
-    }
-
     pub(crate) fn add_cq(&self, id: CqId, cq: &Cq) {
         self.cqs.lock().insert(id.0, cq);
     }
@@ -156,13 +147,6 @@ impl NicSink for Outlet {
             }
             // The device tells nobody but the log.
             _ => {}
-        }
-    }
-
-    fn counters(&self, counters: &NicCounters) {
-        if let Some(publisher) = &mut *self.0.publisher.lock() {
-            // It is tried again soon.
-            let _ = publisher.publish(&Values::from(counters));
         }
     }
 }

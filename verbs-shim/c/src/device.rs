@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::Mutex;
 use verbs_shim::Nic;
-use verbs_shim::counters::{Identity, Publisher};
 
 use crate::abi::{arg, export, pointer, quiet};
 use crate::bindings::{IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device};
@@ -124,15 +123,6 @@ impl Device {
                 log::error(format_args!("cannot open {}: {error}", self.name()));
                 EIO
             })?;
-            if let Some(dir) = config::counters_dir() {
-                let addr = nic.gid().addr().unwrap_or(self.config.addr);
-                match Publisher::new(&dir, Identity::from(&self.config), addr) {
-                    Ok(publisher) => sink.publish(publisher),
-                    Err(error) => {
-                        log::error(format_args!("counters cannot be published in {}: {error}", dir.display()))
-                    }
-                }
-            }
             shared.port = nic.gid().addr().map_or(shared.port, |addr| addr.port());
             shared.open = Some(Card { nic: Arc::new(nic), sink });
         }

@@ -1,0 +1,342 @@
+//! `srd incast`: many senders to one receiver on real hosts, by SRD and by kernel TCP, with the report of `srd sim`.
+//!
+//! One process per host. Rank 0 receives and decides what is measured; the others do as they are told. With `--testbed`
+//! all of them are threads of one process, in network namespaces.
+
+mod bed;
+mod clock;
+mod control;
+mod launch;
+mod plan;
+mod receiver;
+mod report;
+mod sender;
+mod srd_side;
+mod tally;
+mod tcp_side;
+mod upper;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use srd::Span;
+
+use self::bed::BedArgs;
+use self::clock::Clock;
+use self::control::{DEFAULT_PORT, Transport};
+use self::plan::Plan;
+use self::receiver::{Findings, RealNetwork};
+use self::report::IncastReport;
+use self::sender::SenderArgs;
+use crate::exit::{Exit, Fault, Result};
+use crate::results::{self, Report};
+use crate::sim::output;
+use crate::transport::{Target, TransportArgs};
+use crate::{interrupt, render, units};
+
+/// Options of `srd incast`.
+#[derive(Args, Clone, Debug)]
+// Many endpoints share the cores of a host.
+#[command(mut_arg("mode", |a| a.default_value("sleep")), after_help = AFTER_HELP)]
+pub(crate) struct IncastArgs {
+    /// Make the whole network of namespaces on this host (as root) and run all ranks in it
+    #[arg(long, conflicts_with_all = ["rank", "size", "master", "receiver", "port"])]
+    testbed: bool,
+
+    /// Number of this process: 0 receives, 1 and up send [default: what mpirun or srun says]
+    #[arg(long, value_name = "K", help_heading = "Ranks")]
+    rank: Option<u32>,
+    /// Number of all processes [default: what mpirun or srun says]
+    #[arg(long, value_name = "N", help_heading = "Ranks")]
+    size: Option<u32>,
+    /// Host of rank 0, with or without port [default: $MASTER_ADDR, or the first node of a Slurm job]
+    #[arg(long, value_name = "HOST[:PORT]", help_heading = "Ranks")]
+    master: Option<String>,
+    /// TCP port at which rank 0 awaits the others; 0 lets the system choose
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT, help_heading = "Ranks")]
+    port: u16,
+    /// Address of rank 0 that data go to, where it is not the one of --master
+    #[arg(long, value_name = "ADDR", help_heading = "Ranks")]
+    receiver: Option<IpAddr>,
+    /// Seconds that ranks wait for each other at the beginning
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = units::seconds, help_heading = "Ranks")]
+    wait: Span,
+
+    /// Sending hosts of the test bed
+    #[arg(long, value_name = "S", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=63), help_heading = "Traffic")]
+    senders: u32,
+    /// Flows (processes) of each sending host
+    #[arg(long, value_name = "P", default_value_t = 12, help_heading = "Traffic")]
+    flows: u32,
+    /// SRD endpoints of each sending host, among which it shares out its flows [default: one per flow]
+    #[arg(long, value_name = "E", help_heading = "Traffic")]
+    endpoints: Option<u32>,
+    /// Bytes that each flow transfers: 64k, 2M
+    #[arg(long, value_name = "SIZE", default_value = "2M", value_parser = units::size, help_heading = "Traffic")]
+    transfer: u32,
+    /// Let flows send for so long, and sample them each second, instead of transferring a number of bytes
+    #[arg(long, value_name = "SECONDS", conflicts_with = "transfer", value_parser = whole_seconds, help_heading = "Traffic")]
+    time: Option<u32>,
+    /// Bytes per SRD message
+    #[arg(long, value_name = "SIZE", default_value = "8k", value_parser = units::size, help_heading = "Traffic")]
+    message: u32,
+    /// SRD messages outstanding per flow
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Traffic")]
+    depth: u32,
+    /// Repetitions, each over new connections; the worst counts
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000), help_heading = "Traffic")]
+    rounds: u32,
+    /// Kernel TCP with these congestion controls, after SRD on the same hosts: cubic,bbr
+    #[arg(long, value_name = "CC,...", value_delimiter = ',', help_heading = "Traffic")]
+    tcp: Vec<String>,
+    /// Seconds after which a run is ended whose flows are not done [default: 20 times the ideal, at least 20]
+    #[arg(long, value_name = "SECONDS", value_parser = units::seconds, help_heading = "Traffic")]
+    limit: Option<Span>,
+    /// Bits per second of the link that all flows share: 25G. It decides what is ideal [default: 200M in the test bed]
+    #[arg(long, value_name = "RATE", value_parser = units::rate, help_heading = "Traffic")]
+    rate: Option<u64>,
+
+    /// Bytes that may wait before each cable
+    #[arg(long, value_name = "SIZE", default_value = "60k", value_parser = units::size, help_heading = "Test bed")]
+    queue: u32,
+    /// Largest IP packet in the test bed
+    #[arg(long, value_name = "BYTES", default_value_t = 1_500, value_parser = clap::value_parser!(u32).range(1_280..=9_000), help_heading = "Test bed")]
+    bed_mtu: u32,
+    /// Spines between the senders' switch and the receiver's; 1: all hosts on one switch
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16), help_heading = "Test bed")]
+    spines: u16,
+    /// Bits per second of each cable of a spine [default: all spines together carry twice --rate]
+    #[arg(long, value_name = "RATE", value_parser = units::rate, help_heading = "Test bed")]
+    spine_rate: Option<u64>,
+    /// One of the spines swallows everything for so many seconds of each run
+    #[arg(long, value_name = "SECONDS", value_parser = units::seconds, help_heading = "Test bed")]
+    dead_spine: Option<Span>,
+
+    /// Print one JSON object
+    #[arg(long, help_heading = "Report (of rank 0)")]
+    pub(crate) json: bool,
+    /// Write flows.csv, links.csv and samples.csv into this directory
+    #[arg(long, value_name = "DIR", help_heading = "Report (of rank 0)")]
+    csv: Option<PathBuf>,
+    /// Write plots as SVG and PNG into this directory
+    #[arg(long, value_name = "DIR", help_heading = "Report (of rank 0)")]
+    plots: Option<PathBuf>,
+    /// Write one self-contained HTML page
+    #[arg(long, value_name = "FILE", help_heading = "Report (of rank 0)")]
+    html: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Transport")]
+    transport: TransportArgs,
+}
+
+const AFTER_HELP: &str = "\
+Traffic, rate and report are rank 0's choice; each host takes its own transport options. Examples:
+  sudo srd incast --testbed --tcp cubic,bbr
+  mpirun -n 5 --map-by node srd incast --master node0 --rate 100G
+  srun -N 5 --ntasks-per-node 1 srd incast --rate 100G
+  pdsh -w node[0-4] srd incast --rank %n --size 5 --master node0 --rate 100G";
+
+fn whole_seconds(text: &str) -> std::result::Result<u32, String> {
+    text.parse().ok().filter(|n| (2..=86_400).contains(n)).ok_or_else(|| {
+        format!("'{text}' is no number of whole seconds from 2 to 86400 (the first sample does not count)")
+    })
+}
+
+/// Rate of the test bed's cables unless told otherwise.
+const BED_RATE: u64 = 200_000_000;
+
+/// Runs the command.
+pub(crate) fn run(args: &IncastArgs) -> Result<Exit> {
+    if !args.testbed && (args.dead_spine.is_some() || args.spine_rate.is_some() || args.spines > 1) {
+        return Err(Fault::usage("spines are part of the test bed: give --testbed, too"));
+    }
+    if args.dead_spine.is_some() && args.spines < 2 {
+        return Err(Fault::usage("the only spine must live: give --spines 2 or more for --dead-spine"));
+    }
+    if args.testbed {
+        let plan = plan(args, args.senders, args.rate.or(Some(BED_RATE)))?;
+        let rate = plan.rate.unwrap_or(BED_RATE);
+        let bed = BedArgs {
+            rate,
+            queue: args.queue,
+            mtu: args.bed_mtu,
+            spines: args.spines,
+            spine_rate: args.spine_rate.unwrap_or(2 * rate / u64::from(args.spines)),
+            dead_spine: args.dead_spine.map(Duration::from),
+        };
+        interrupt::install()?;
+        prepare(args, &plan)?;
+        descriptors(&plan, args, plan.senders)?;
+        let began = Instant::now();
+        let transport = with_link_rate(args, bed.rate);
+        let findings = bed::run(&plan, &bed, &transport)?;
+        return conclude(args, &plan, bed_assumptions(&bed), findings, began);
+    }
+    let place = launch::find(args.rank, args.size, args.master.clone(), |name| std::env::var(name).ok());
+    let place = place.map_err(Fault::usage)?;
+    interrupt::install()?;
+    if place.rank > 0 {
+        return send(args, &place);
+    }
+    let plan = plan(args, place.size - 1, args.rate)?;
+    prepare(args, &plan)?;
+    descriptors(&plan, args, 0)?;
+    let ip = args.receiver.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let control = SocketAddr::new(if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { ip }, args.port);
+    let listener = TcpListener::bind(control).map_err(|e| {
+        let what = format!("cannot await the other ranks at TCP port {} (choose another by --port)", args.port);
+        Fault::new(Exit::Setup, anyhow::Error::new(e).context(what))
+    })?;
+    let port = listener.local_addr().map_err(Fault::driver)?.port();
+    render::note(&format!("srd incast: rank 0 of {} awaits the others at TCP port {port}", place.size));
+    let began = Instant::now();
+    // The link that all flows share is usually ours.
+    let transport = plan.rate.map_or(args.transport.clone(), |rate| with_link_rate(args, rate));
+    let findings = receiver::run(&plan, ip, listener, &transport, Clock::new(), &mut RealNetwork)?;
+    conclude(args, &plan, Vec::new(), findings, began)
+}
+
+fn plan(args: &IncastArgs, senders: u32, rate: Option<u64>) -> Result<Plan> {
+    let tcp = args.tcp.iter().map(|cc| Transport::Tcp(cc.clone()));
+    let mut plan = Plan {
+        senders,
+        flows: args.flows,
+        endpoints: args.endpoints.unwrap_or(args.flows),
+        bytes: args.time.is_none().then_some(args.transfer.into()),
+        time: Duration::from_secs(args.time.unwrap_or(0).into()),
+        message: args.message,
+        depth: args.depth,
+        rounds: args.rounds,
+        transports: std::iter::once(Transport::Srd).chain(tcp).collect(),
+        rate,
+        limit: Duration::ZERO,
+        wait: args.wait.into(),
+    };
+    plan.check().map_err(Fault::usage)?;
+    plan.limit = match args.limit.filter(|_| plan.bytes.is_some()) {
+        Some(limit) => limit.into(),
+        None => plan::limit(&plan) + args.dead_spine.map_or(Duration::ZERO, Duration::from),
+    };
+    Ok(plan)
+}
+
+/// The transport's options; the link's rate is what was said, else `rate`.
+fn with_link_rate(args: &IncastArgs, rate: u64) -> TransportArgs {
+    TransportArgs { link_rate: args.transport.link_rate.or(Some(rate)), ..args.transport.clone() }
+}
+
+/// What can go wrong is found out before anybody waits.
+fn prepare(args: &IncastArgs, plan: &Plan) -> Result<()> {
+    for transport in &plan.transports {
+        if let Transport::Tcp(congestion) = transport {
+            tcp_side::check(congestion)?;
+        }
+    }
+    output::check(args.csv.as_deref(), args.plots.as_deref(), args.html.as_deref())
+}
+
+/// Makes sure that all sockets of this process can be open at once; `senders` of them are in this process.
+fn descriptors(plan: &Plan, args: &IncastArgs, senders: u32) -> Result<()> {
+    const OTHERS: u64 = 100;
+    // A socket per path, and two beside; the receiver's are fewer than that.
+    let per_endpoint = u64::from(args.transport.paths) + 4;
+    let tcp = 2 * u64::from(plan.senders) * u64::from(plan.flows);
+    let need = OTHERS + tcp.max((u64::from(senders) * u64::from(plan.endpoints) + 1) * per_endpoint);
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|e| Fault::driver(e.into()))?;
+    if need > hard {
+        return Err(Fault::setup(format_args!(
+            "this takes {need} open files, and the limit is {hard}: raise it ('ulimit -n'), or take fewer --flows, --endpoints or --paths"
+        )));
+    }
+    if need > soft {
+        setrlimit(Resource::RLIMIT_NOFILE, need, hard).map_err(|e| Fault::driver(e.into()))?;
+    }
+    Ok(())
+}
+
+/// A sending rank.
+fn send(args: &IncastArgs, place: &launch::Place) -> Result<Exit> {
+    let master: Target = place.master.as_deref().unwrap_or_default().parse().map_err(Fault::usage)?;
+    // As many as a host may have; what is really needed is not known yet.
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+    let host = nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok());
+    let sender = SenderArgs {
+        rank: place.rank,
+        host: host.unwrap_or_else(|| format!("rank {}", place.rank)),
+        master: master.resolve(args.port)?,
+        receiver: args.receiver,
+        wait: args.wait.into(),
+        transport: args.transport.clone(),
+    };
+    sender::run(&sender, Clock::new())?;
+    Ok(Exit::Ok)
+}
+
+fn bed_assumptions(bed: &BedArgs) -> Vec<String> {
+    let mbit = |rate: u64| format!("{} Mbit/s", rate as f64 / 1e6);
+    let mut lines = vec![format!(
+        "cables of {} with queues of {} and packets of {} bytes",
+        mbit(bed.rate),
+        units::bytes(bed.queue.into()),
+        bed.mtu
+    )];
+    if bed.spines > 1 {
+        lines.push(format!("{} spines, {} each", bed.spines, mbit(bed.spine_rate)));
+    }
+    if let Some(dead) = bed.dead_spine {
+        lines.push(format!(
+            "one spine dead for {} s of each run, from a quarter of the ideal time on",
+            dead.as_secs_f64()
+        ));
+    }
+    lines
+}
+
+/// Puts the report together and shows it.
+fn conclude(
+    args: &IncastArgs,
+    plan: &Plan,
+    mut assumptions: Vec<String>,
+    findings: Findings,
+    began: Instant,
+) -> Result<Exit> {
+    let Findings { runs, skew, interrupted } = findings;
+    let what = match plan.bytes {
+        Some(bytes) => format!("{} each", units::size_text(u32::try_from(bytes).unwrap_or(u32::MAX))),
+        None => format!("for {} s", plan.time.as_secs()),
+    };
+    let title = format!("{} senders x {} flows to one receiver, {what}", plan.senders, plan.flows);
+    if let (Some(rate), Some(_)) = (plan.rate, plan.bytes) {
+        assumptions.push(format!("ideal: all payload at {} Gbit/s, without any header", rate as f64 / 1e9));
+    }
+    if plan.endpoints < plan.flows {
+        assumptions.push(format!("the flows of a sender share {} SRD endpoints", plan.endpoints));
+    }
+    let mut reports = runs.into_iter().map(|rounds| Report::of("incast", &title, assumptions.clone(), rounds));
+    let mut report = reports.next().ok_or_else(Fault::interrupted)?;
+    report.baselines = reports.map(|r| r.run).collect();
+    report.wall_s = began.elapsed().as_secs_f64();
+    let (start_skew_us, clock_error_us) = (skew.start_ns as f64 / 1e3, skew.clock_ns as f64 / 1e3);
+    let report = IncastReport { report, interrupted, start_skew_us, clock_error_us };
+    if args.json {
+        render::json(&report)?;
+    } else {
+        render::text(&results::table(&report.report))?;
+        render::text(&format!(
+            "flows started within {start_skew_us:.0} us of each other; clocks agree to {clock_error_us:.0} us"
+        ))?;
+        if let Some(worst) = report.report.run.summary.worst_sample_over_fair {
+            render::text(&format!("the sample furthest from its fair share is {worst:.3} of it (srd)"))?;
+        }
+    }
+    output::write(&report.report, args.csv.as_deref(), args.plots.as_deref(), args.html.as_deref())?;
+    if interrupted {
+        render::complain("interrupted; the result is partial");
+        return Ok(Exit::Interrupted);
+    }
+    Ok(if report.report.run.summary.unfinished > 0 { Exit::Failed } else { Exit::Ok })
+}
