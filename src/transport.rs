@@ -82,7 +82,7 @@ impl TransportArgs {
             cc: self.cc,
             checksum: if self.checksum { Checksum::Crc32c } else { Checksum::Udp },
             peer_timeout,
-            max_rate: self.link_rate.map_or(plain.max_rate, |bits| bits / 8),
+            link_rate: self.link_rate.map(|bits| bits / 8),
             keepalive: plain.keepalive.min(peer_timeout / 4),
             ..plain
         };
