@@ -44,6 +44,8 @@ fn field(c: &mut Config, name: &str, value: &toml::Value) -> Result<(), String> 
         "peer_timeout" => c.peer_timeout = time(value)?,
         "initial_window" => c.initial_window = size(value)? as u32,
         "max_burst" => c.max_burst = size(value)? as u32,
+        "share_period" => c.share_period = time(value)?,
+        "link_rate" if value.as_str() == Some("unknown") => c.link_rate = None,
         "link_rate" => c.link_rate = Some(rate(value)? / 8),
         "cc" => match value.as_str() {
             Some("delay") => c.cc = CcChoice::Delay,
@@ -53,6 +55,12 @@ fn field(c: &mut Config, name: &str, value: &toml::Value) -> Result<(), String> 
             let rate = rate(value)? / 8;
             c.cc = CcChoice::Fixed { rate, window: (rate / 1_000).max(1 << 20) };
         }
+        "proportional" => c.tuning.proportional = float(value)?,
+        "integral" => c.tuning.integral = float(value)?,
+        "pull" => c.tuning.pull = float(value)?,
+        "additive" => c.tuning.additive = float(value)?,
+        "headroom" => c.tuning.headroom = float(value)?,
+        "jitter" => c.tuning.jitter = float(value)?,
         "crc32c" => c.checksum = if value.as_bool() == Some(true) { Checksum::Crc32c } else { Checksum::Udp },
         _ => return Err("no such field of the configuration; docs/simulation.md lists them".into()),
     }
@@ -61,6 +69,11 @@ fn field(c: &mut Config, name: &str, value: &toml::Value) -> Result<(), String> 
 
 fn number<T: TryFrom<i64>>(value: &toml::Value) -> Result<T, String> {
     value.as_integer().and_then(|n| T::try_from(n).ok()).ok_or_else(|| format!("{value} is no number in range"))
+}
+
+fn float(value: &toml::Value) -> Result<f64, String> {
+    let number = value.as_float().or(value.as_integer().map(|n| n as f64));
+    number.filter(|n| (0.0..=1e6).contains(n)).ok_or_else(|| format!("{value} is no number from 0 to 1000000"))
 }
 
 fn text(value: &toml::Value) -> String {
