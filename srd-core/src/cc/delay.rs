@@ -21,8 +21,10 @@ const BW_ROUNDS: usize = 8;
 const FULL_ROUNDS: u32 = 3;
 /// Loss share of a round that counts as congestion: far above random loss, far below what a full queue drops.
 const LOSS_CONGESTION: f64 = 0.15;
-/// Smallest rate: this share of a packet per base RTT (1,000 senders of jumbo frames to one link get 0.006).
+/// Smallest rate: this share of a packet per base RTT (1,000 senders of jumbo frames to one link get 0.006), with the
+/// receiver's advice and without. Without, the way back up is long: a round is at least the time between two packets.
 const MIN_PACKETS_PER_RTT: f64 = 0.001;
+const MIN_PACKETS_UNADVISED: f64 = 0.01;
 /// Rounds with a queue above the target that does not fall, after which the share is no longer believed in.
 const STUCK_ROUNDS: u32 = 3;
 /// A share below so much of the last one is followed at once.
@@ -125,9 +127,15 @@ impl Delay {
         self.mtu / self.base.as_secs_f64().max(1e-9)
     }
 
+    /// What is added to the rate in a round where the fair rate is not known, in bytes per second.
+    fn probe(&self) -> f64 {
+        self.tuning.additive * self.mtu / (self.base + self.target() + self.host).as_secs_f64().max(1e-9)
+    }
+
     /// Sets the remembered rate, and the one in use: that times `trim`.
     fn set_level(&mut self, level: f64, trim: f64) {
-        let min = (self.packet_rate() * MIN_PACKETS_PER_RTT).min(self.max_rate);
+        let least = if self.share.is_some() { MIN_PACKETS_PER_RTT } else { MIN_PACKETS_UNADVISED };
+        let min = (self.packet_rate() * least).min(self.max_rate);
         self.level = level.clamp(min, self.max_rate);
         self.rate = (self.level * trim).clamp(min, self.max_rate);
         let burst = (self.rate * self.burst_time.as_secs_f64()).min(self.max_burst);
@@ -245,13 +253,22 @@ impl Controller for Delay {
         let full = self.share.is_some_and(|s| level >= s);
         if round.limited && queue < 1.0 && (!full || self.calm_rounds > CALM_ROUNDS) {
             level *= 1.0 + t.integral * step * (SETPOINT - queue).max(0.0) / SETPOINT;
-            let additive = t.additive * self.mtu / round.length.as_secs_f64().max(1e-9);
-            level += additive.min(level * 0.02) * (1.0 - queue);
+            if self.share.is_some() {
+                let additive = t.additive * self.mtu / round.length.as_secs_f64().max(1e-9);
+                level += additive.min(level * 0.02) * (1.0 - queue);
+            } else {
+                // Nobody says what the fair rate is. Adding the same for all makes rates alike, and where there is no
+                // queue a rate that fell far (many losses in a row) must find back soon.
+                level += self.probe() * (2.0 * (1.0 - queue)).min(1.0);
+                if queue < SETPOINT / 2.0 {
+                    level += before / 8.0;
+                }
+            }
         }
         if level > before {
             // Nothing grows far beyond what is delivered, unless the receiver says so.
             let cap = if bw_max > 0.0 { bw_max * 1.25 } else { level };
-            level = level.min(cap.max(before).max(self.share.unwrap_or(0.0)));
+            level = level.min(cap.max(before).max(self.share.unwrap_or(self.probe())));
         }
         self.last_queue = queue;
         // Nor is there a queue to be built up where the share is what limits.
