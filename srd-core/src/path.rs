@@ -170,6 +170,8 @@ struct Retired {
 const QUARANTINE: Span = Span::from_secs(1);
 /// Retired ports are tried again at most this often, so that a spine that is still dead costs little.
 const REVIVAL_PAUSE: Span = Span::from_millis(20);
+/// One of so many bursts takes no path because it was fast just now.
+const EXPLORES: u32 = 4;
 /// Paths that are remembered as fast.
 const MAX_FRESH: u8 = 64;
 /// Samples after which a path's own smallest RTT is believed to be without a queue.
@@ -225,7 +227,9 @@ impl PathSet {
         if n == 1 {
             return 0;
         }
-        while let Some((i, at)) = self.fresh.pop_front() {
+        // Some bursts look elsewhere, or a network without queues would be known only where it was first tried.
+        let explores = self.rng.random_ratio(1, EXPLORES);
+        while !explores && let Some((i, at)) = self.fresh.pop_front() {
             let recent = now.since(at) <= self.paths[usize::from(i)].rtt.min() * 2;
             if recent && Some(i) != avoid && self.usable(i, now, patience, sent) {
                 return i;
