@@ -28,7 +28,7 @@ pub(crate) struct TransportArgs {
     /// MTU to assume, in bytes with IP and UDP headers [default: what the interface says]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(560..=9264))]
     pub(crate) mtu: Option<u16>,
-    /// Bits per second of this host's link, if known, such as 25G: nothing is sent faster
+    /// Bits per second of this host's link, if known, such as 25G: it is shared out among those who send here
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub(crate) link_rate: Option<u64>,
     /// Congestion control: 'delay', or 'fixed:RATE' in bits per second, such as fixed:10G

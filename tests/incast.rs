@@ -315,15 +315,36 @@ fn bed_of_one_switch() {
         runs(&report).into_iter().for_each(|run| is_sound(run, 48, 1 << 20));
         let s = &report["summary"];
         let (min, max) = (number(s, "min_over_ideal"), number(s, "max_over_ideal"));
-        (late, (min < MIN || max > MAX).then(|| format!("min {min}, max {max} of ideal")))
+        let resent = number(s, "retransmits") / number(s, "packets");
+        let missed = min < MIN || max > MAX || resent > RESENT;
+        (late, missed.then(|| format!("min {min}, max {max} of ideal, {resent} resent")))
+    });
+}
+
+#[test]
+fn bed_of_flows_that_last() {
+    if !testbed::runs_here() {
+        return;
+    }
+    attempt(|| {
+        let (report, late) = bed(&["--time", "3"]);
+        assert_eq!(report["samples"]["gbps"].as_array().map(Vec::len), Some(48));
+        let worst = number(&report["summary"], "worst_sample_over_fair");
+        eprintln!("the sample furthest from its fair share is {worst} of it");
+        (late, ((worst - 1.0).abs() > UNFAIR).then(|| format!("a sample is {worst} of its fair share")))
     });
 }
 
 /// Bounds of SRD's completion times over ideal, payload only: headers alone make 1.05.
-const MIN: f64 = 0.5;
-const MAX: f64 = 2.0;
-/// The same with a spine that is dead for longer than all takes.
-const MAX_DEAD: f64 = 2.5;
+/// On a quiet machine it is 1.08 to 1.13 for all flows.
+const MIN: f64 = 0.85;
+const MAX: f64 = 1.25;
+/// Packets sent again, usually 0.2 %; most of them are in the first milliseconds, so short transfers show more.
+const RESENT: f64 = 0.02;
+/// How far the worst sample of 48 flows may be from its fair share; usually 0.05.
+const UNFAIR: f64 = 0.2;
+/// The largest completion time with a spine that is dead for longer than all takes; usually 1.13.
+const MAX_DEAD: f64 = 1.4;
 
 #[test]
 fn bed_with_a_spine_that_dies() {
