@@ -36,12 +36,12 @@ fn at_least(what: &str, value: f64, goal: f64, today: f64) {
 
 #[test]
 fn bursty_incast() {
-    for (size, goal, today) in [("2MB", 1.05, 1.06), ("64KB", 1.15, 3.0)] {
+    for (size, goal, today) in [("2MB", 1.05, 1.04), ("64KB", 1.15, 1.15)] {
         let r = sim(&["paper-fig3", "--set", &format!("traffic.size={size}")]);
         let name = format!("fig. 2/3, 4 x 12 -> 1, {size}");
         at_most(&format!("{name}: max / ideal"), figure(&r, "max_over_ideal"), goal, today);
-        at_most(&format!("{name}: timeouts"), figure(&r, "timeouts"), 0.0, 150.0);
-        at_most(&format!("{name}: share of packets dropped"), figure(&r, "drop_share"), 1e-4, 0.2);
+        at_most(&format!("{name}: timeouts"), figure(&r, "timeouts"), 0.0, 0.0);
+        at_most(&format!("{name}: share of packets dropped"), figure(&r, "drop_share"), 1e-4, 1e-4);
         at_most(&format!("{name}: flows that did not finish"), figure(&r, "unfinished"), 0.0, 0.0);
     }
 }
@@ -50,26 +50,37 @@ fn bursty_incast() {
 fn persistent_incast() {
     let r = sim(&["paper-fig4"]);
     let off = (figure(&r, "worst_sample_over_fair") - 1.0).abs();
-    at_most("fig. 4: a sample's distance from the fair share", off, 0.05, 0.10);
+    at_most("fig. 4: a sample's distance from the fair share", off, 0.05, 0.04);
     at_least("fig. 4: Jain's index", figure(&r, "jain"), 0.999, 0.999);
     let links = r["links"].as_array().expect("links");
     let last = links.iter().find(|l| l["link"] == "leaf0->h4").expect("the receiver's cable");
     let queue = last["queue_p50"].as_f64().expect("a queue") / last["buffer"].as_f64().expect("a buffer");
-    at_most("fig. 4: standing queue over buffer", queue, 0.20, 0.50);
+    at_most("fig. 4: standing queue over buffer", queue, 0.20, 0.10);
     at_least("fig. 4: the receiver's cable busy", last["utilisation"].as_f64().expect("a share"), 0.98, 0.98);
 }
 
 #[test]
 fn racks() {
-    let half = sim(&["paper-fig5"]);
-    at_most("fig. 5/6, uplinks at 50 %: max / ideal", figure(&half, "max_over_ideal"), 1.10, 1.15);
-    let full = sim(&["paper-fig6"]);
-    at_most("fig. 6, uplinks full: max / ideal", figure(&full, "max_over_ideal"), 1.10, 1.20);
+    // A card per server, as in the paper, and one per process, which nobody asked for but emulation on one host gives.
+    let own = ["--set", "traffic.shared_card=false", "--set", "messages.size=1MiB"];
+    for (scenario, what, today, today_own) in
+        [("paper-fig5", "50 % used", 1.06, 1.35), ("paper-fig6", "full", 1.15, 1.55)]
+    {
+        let r = sim(&[scenario]);
+        at_most(&format!("fig. 5/6, uplinks {what}: max / ideal"), figure(&r, "max_over_ideal"), 1.10, today);
+        let r = sim(&[&[scenario], &own[..]].concat());
+        at_most(
+            &format!("fig. 5/6, 16 cards each, {what}: max / ideal"),
+            figure(&r, "max_over_ideal"),
+            1.10,
+            today_own,
+        );
+    }
 }
 
 #[test]
 fn large_incasts() {
-    for (senders, today) in [(256, 3.0), (1_000, 8.0)] {
+    for (senders, today) in [(256, 1.15), (1_000, 1.2)] {
         let set = [format!("traffic.senders={senders}"), format!("network.hosts={}", senders + 1)];
         let r = sim(&["incast", "--set", "traffic.size=64KB", "--set", &set[0], "--set", &set[1]]);
         at_most(&format!("{senders} -> 1, 64 KB: max / ideal"), figure(&r, "max_over_ideal"), 1.15, today);
@@ -81,7 +92,7 @@ fn large_incasts() {
 fn all_to_all() {
     // 64 servers, so that it takes seconds; the goal is for 256.
     let r = sim(&["all-to-all", "--set", "network.hosts=64", "--set", "network.radix=8"]);
-    at_most("all-to-all of 64 KB, 64 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 8.0);
+    at_most("all-to-all of 64 KB, 64 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 1.9);
 }
 
 #[test]
@@ -89,29 +100,29 @@ fn dead_spine() {
     let network = ["link-failure", "--set", "fault.on=[\"spine3\"]", "--set", "fault.at=1us"];
     let r = sim(&network);
     let limit = 1.3 + 1_000.0 / r["ideal_fct_us"].as_f64().expect("an ideal");
-    at_most("one of 16 spines dead: max / (1.3 ideal + 1 ms)", figure(&r, "max_over_ideal") / limit, 1.0, 1.0);
+    at_most("one of 16 spines dead: max / (1.3 ideal + 1 ms)", figure(&r, "max_over_ideal") / limit, 1.0, 0.7);
     let (healthy, dead) = (sim(&["link-failure", "--set", "fault.at=99s"]), sim(&["link-failure"]));
     let ratio = figure(&dead, "max_over_ideal") / figure(&healthy, "max_over_ideal");
-    at_most("a cable silently dead: max / healthy run", ratio, 1.1, 1.15);
+    at_most("a cable silently dead: max / healthy run", ratio, 1.1, 1.06);
 }
 
 #[test]
 fn legacy_flows() {
     let r = sim(&["legacy-traffic"]);
-    at_most("two of 8 uplinks taken: max / what is left allows", figure(&r, "max_over_ideal"), 1.25, 2.0);
+    at_most("two of 8 uplinks taken: max / what is left allows", figure(&r, "max_over_ideal"), 1.25, 1.12);
     let flows = r["flows"].as_array().expect("flows");
     let legacy = flows.iter().filter(|f| f["background"] == Value::Bool(true));
     let least = legacy.filter_map(|f| f["goodput_gbps"].as_f64()).fold(f64::MAX, f64::min);
-    at_least("the legacy flows' throughput, Gbit/s of 80", least, 76.0, 60.0);
+    at_least("the legacy flows' throughput, Gbit/s of 80", least, 76.0, 76.0);
 }
 
 #[test]
 fn beside_htsim() {
-    for (size, goal, today) in [("2MB", 1.03, 1.06), ("64KB", 1.15, 3.0), ("8MB", 1.02, 1.05)] {
+    for (size, goal, today) in [("2MB", 1.03, 1.04), ("64KB", 1.15, 1.15), ("8MB", 1.02, 1.035)] {
         let r = sim(&["incast", "--set", "network.mtu=4096", "--set", &format!("traffic.size={size}")]);
         at_most(&format!("48 -> 1, MTU 4,096, {size}: max / ideal"), figure(&r, "max_over_ideal"), goal, today);
         if size == "2MB" {
-            at_least("48 -> 1, MTU 4,096, 2MB: min / ideal", figure(&r, "min_over_ideal"), 0.9, 0.3);
+            at_least("48 -> 1, MTU 4,096, 2MB: min / ideal", figure(&r, "min_over_ideal"), 0.9, 0.9);
         }
     }
 }
