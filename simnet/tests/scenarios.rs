@@ -186,6 +186,22 @@ fn stalled_sender_does_not_blame_the_network() {
 }
 
 #[test]
+fn a_dead_peer_is_found_in_bounded_time_by_a_sender_that_stalls_again_and_again() {
+    let (mut world, _) = two(16, &Config { peer_timeout: Span::from_secs(2), ..Config::default() }, 4);
+    stream(&mut world, 200, 8_192, micros(20));
+    world.act(Action::Crash(RECEIVER));
+    stream(&mut world, 20, 8_192, micros(20));
+    let crashed = world.now();
+    // A third of the time is not its own.
+    while stats(&world, SENDER).connections_failed == 0 {
+        world.run_for(Span::from_millis(60));
+        world.act(Action::Stall(SENDER, Span::from_millis(30)));
+        world.run_for(Span::from_millis(30));
+        assert!(world.now().since(crashed) < Span::from_secs(6), "not found");
+    }
+}
+
+#[test]
 fn stalled_receiver_meets_no_storm() {
     for (seed, stall) in [(12, 100), (13, 5_000)] {
         let (mut world, _) = two(seed, &Config { peer_timeout: Span::from_secs(8), ..Config::default() }, 4);

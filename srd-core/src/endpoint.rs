@@ -305,7 +305,7 @@ impl Endpoint {
         p.outbox.push(msg);
         if matches!(p.state, State::Idle) {
             let hello = self.hello(now, slot);
-            self.peers[slot].open(now, hello);
+            self.peers[slot].open(now, now - self.watch.lost, hello);
         }
         self.make_ready(slot);
         Ok(())
@@ -335,7 +335,7 @@ impl Endpoint {
         for index in 0..self.peers.len() {
             let peer = &mut self.peers[index];
             if peer.outbox.live() == 0 && matches!(peer.state, State::Opening(_)) {
-                peer.close(now, true);
+                peer.close(now, now - self.watch.lost, true);
             }
             self.make_ready(index);
         }
@@ -348,7 +348,7 @@ impl Endpoint {
             let peer = &mut self.peers[index];
             self.stats.messages_failed += u64::from(peer.outbox.live());
             peer.outbox.fail_all(Failure::Closed, |token, why| upper.completed(token, Err(why)));
-            peer.close(now, true);
+            peer.close(now, now - self.watch.lost, true);
             self.make_ready(index);
         }
     }
@@ -621,7 +621,7 @@ impl Endpoint {
     fn reopen_if_needed(&mut self, now: Time, index: usize) {
         if matches!(self.peers[index].state, State::Idle) && self.peers[index].outbox.live() > 0 {
             let hello = self.hello(now, index);
-            self.peers[index].open(now, hello);
+            self.peers[index].open(now, now - self.watch.lost, hello);
         }
         self.make_ready(index);
     }
@@ -738,7 +738,7 @@ fn replaced(conn: &Conn, outbox: &Outbox, incarnation: u64) -> Option<Failure> {
 fn split(endpoint: &mut Endpoint, now: Time, index: usize) -> (Cx<'_>, &mut Peer) {
     let Endpoint { config, stats, inbound, watch, peers, .. } = endpoint;
     let granularity = watch.granularity(config);
-    (Cx { now, config, stats, inbound, granularity, stall_end: watch.stall_end }, &mut peers[index])
+    (Cx { now, config, stats, inbound, granularity, stall_end: watch.stall_end, lost: watch.lost }, &mut peers[index])
 }
 
 /// The same peer always has the same address: without flow label, and with a scope only where it means something.

@@ -77,7 +77,7 @@ impl Closing {
         if self.shutdown && self.attempts >= CLOSE_ATTEMPTS {
             self.next_at
         } else {
-            self.since.max(cx.stall_end) + cx.config.peer_timeout
+            self.since + cx.lost + cx.config.peer_timeout
         }
     }
 }
@@ -119,9 +119,9 @@ impl Peer {
         matches!(self.state, State::Idle) && self.outbox.live() == 0
     }
 
-    /// Asks for a connection.
-    pub(crate) fn open(&mut self, now: Time, local: Hello) {
-        self.state = State::Opening(Opening { local, cookie: 0, next_at: now, attempts: 0, since: now });
+    /// Asks for a connection; `awake` is [`Cx::awake`].
+    pub(crate) fn open(&mut self, now: Time, awake: Time, local: Hello) {
+        self.state = State::Opening(Opening { local, cookie: 0, next_at: now, attempts: 0, since: awake });
     }
 
     /// Both sides know each other.
@@ -192,10 +192,10 @@ impl Peer {
     }
 
     /// Starts to say good-bye.
-    pub(crate) fn close(&mut self, now: Time, shutdown: bool) {
+    pub(crate) fn close(&mut self, now: Time, awake: Time, shutdown: bool) {
         self.state = match std::mem::replace(&mut self.state, State::Idle) {
             State::Open { conn, .. } => {
-                State::Closing(Closing { conn, since: now, next_at: now, attempts: 0, shutdown })
+                State::Closing(Closing { conn, since: awake, next_at: now, attempts: 0, shutdown })
             }
             State::Closing(closing) => {
                 let shutdown = shutdown || closing.shutdown;
@@ -223,7 +223,7 @@ impl Peer {
     pub(crate) fn deadline(&self, cx: &Cx<'_>, draining: bool) -> Time {
         match &self.state {
             State::Idle => Time::NEVER,
-            State::Opening(opening) => opening.next_at.min(opening.since.max(cx.stall_end) + cx.config.peer_timeout),
+            State::Opening(opening) => opening.next_at.min(opening.since + cx.lost + cx.config.peer_timeout),
             State::Open { accept: true, .. } => cx.now,
             State::Open { conn, since, .. } => {
                 let timeout = cx.config.peer_timeout;
@@ -250,7 +250,7 @@ impl Peer {
         let verdict = match &mut self.state {
             State::Idle => None,
             State::Opening(opening) => {
-                (cx.now.since(opening.since.max(cx.stall_end)) >= timeout).then_some(Some(Failure::Unreachable))
+                (cx.awake().since(opening.since) >= timeout).then_some(Some(Failure::Unreachable))
             }
             State::Open { conn, since, .. } => {
                 conn.on_timer(cx, &mut self.outbox);
@@ -265,7 +265,7 @@ impl Peer {
                         conn.keep_alive(cx);
                     }
                     if quiet && (draining || conn.last_used + cx.config.idle_timeout <= cx.now) {
-                        self.close(cx.now, draining);
+                        self.close(cx.now, cx.awake(), draining);
                     }
                     None
                 }

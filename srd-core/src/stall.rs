@@ -10,6 +10,8 @@ pub(crate) struct StallWatch {
     lateness: Span,
     /// When the last stall ended; zero before the first.
     pub(crate) stall_end: Time,
+    /// Length of all stalls together.
+    pub(crate) lost: Span,
 }
 
 impl StallWatch {
@@ -27,6 +29,7 @@ impl StallWatch {
         let threshold = (self.granularity(config) * 4).max(Span::from_millis(1));
         if late > threshold {
             self.stall_end = now;
+            self.lost = self.lost + late;
             return true;
         }
         self.lateness = if late > self.lateness { late } else { self.lateness - self.lateness / 1024 };

@@ -209,7 +209,7 @@ impl Conn {
         let Some(covered) = self.unsettled.take() else { return };
         let (covered, at, queue_delay) = (&covered, covered.at, covered.queue_delay);
         let Some(newest) = covered.newest else { return };
-        self.heard(cx.now);
+        self.heard(cx);
         if self.backoff > 0 {
             // Now it can be told which packets were lost.
             self.backoff = 0;

@@ -43,6 +43,16 @@ pub(crate) struct Cx<'a> {
     pub(crate) granularity: Span,
     /// When this endpoint last woke from a stall; verdicts by time wait for what arrived meanwhile.
     pub(crate) stall_end: Time,
+    /// How long this endpoint has been stalled altogether.
+    pub(crate) lost: Span,
+}
+
+impl Cx<'_> {
+    /// A clock that stands while this endpoint does not run: by it, silence is the silence of others, and has a bound
+    /// however often we are held up.
+    pub(crate) fn awake(&self) -> Time {
+        self.now - self.lost
+    }
 }
 
 /// An open connection.
@@ -108,7 +118,7 @@ pub(crate) struct Conn {
     withdrawn: Option<Seq>,
 
     pub(crate) last_heard: Time,
-    /// Since when we have been waiting for any sign of the peer.
+    /// Since when we have been waiting for any sign of the peer, by [`Cx::awake`].
     waiting_since: Option<Time>,
     /// When a message was last sent or received.
     pub(crate) last_used: Time,
@@ -279,12 +289,12 @@ impl Conn {
 
     /// How long the peer has been silent although it owes an answer.
     pub(crate) fn silence(&self, cx: &Cx<'_>) -> Span {
-        self.waiting_since.map_or(Span::ZERO, |since| cx.now.since(since.max(cx.stall_end)))
+        self.waiting_since.map_or(Span::ZERO, |since| cx.awake().since(since))
     }
 
     /// When the peer will have been silent for `patience`.
     pub(crate) fn silent_at(&self, cx: &Cx<'_>, patience: Span) -> Time {
-        self.waiting_since.map_or(Time::NEVER, |since| since.max(cx.stall_end) + patience)
+        self.waiting_since.map_or(Time::NEVER, |since| since + cx.lost + patience)
     }
 
     /// When the peer has been silent, and not asked, for so long that a PING should ask.
@@ -305,9 +315,9 @@ impl Conn {
         self.ping |= self.in_flight == 0;
     }
 
-    fn heard(&mut self, now: Time) {
-        self.last_heard = now;
-        self.waiting_since = (self.in_flight > 0).then_some(now);
+    fn heard(&mut self, cx: &Cx<'_>) {
+        self.last_heard = cx.now;
+        self.waiting_since = (self.in_flight > 0).then_some(cx.awake());
     }
 
     /// A tracked packet arrived.
@@ -347,7 +357,7 @@ impl Conn {
         let outcome = self.handle_frames(cx, Frames::new(frames, true), meta, outbox, upper, &mut refused);
         match outcome {
             Ok(()) => {
-                self.heard(cx.now);
+                self.heard(cx);
                 if refused.is_empty() {
                     // [REL-11]
                     self.acks.received(header.pn);

@@ -499,7 +499,7 @@ impl Conn {
         // [CC-2]
         self.in_flight += len as u64;
         self.last_sent_at = cx.now;
-        self.waiting_since.get_or_insert(cx.now);
+        self.waiting_since.get_or_insert(cx.awake());
         self.guard(cx, path);
         cx.stats.tx_packets += 1;
         cx.stats.tx_bytes += len as u64;
