@@ -62,23 +62,10 @@ impl Side {
     }
 
     fn poll(&self) -> Option<Completion> {
-        let mut out = [EMPTY; 1];
+        let mut out = [Completion::EMPTY; 1];
         (self.nic.poll_cq(self.cq, &mut out) == 1).then(|| out[0])
     }
 }
-
-const EMPTY: Completion = Completion {
-    wr_id: 0,
-    status: Status::Ok,
-    opcode: Opcode::Send,
-    byte_len: 0,
-    imm: None,
-    qpn: 0,
-    src_qpn: 0,
-    ah: 0,
-    sgid: verbs_shim::Gid([0; 16]),
-    unsolicited: false,
-};
 
 /// What became of messages that were sent and received.
 #[derive(Default)]

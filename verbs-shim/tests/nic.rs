@@ -72,7 +72,7 @@ impl Side {
     }
 
     fn wait(&self) -> Completion {
-        let mut out = [EMPTY; 1];
+        let mut out = [Completion::EMPTY; 1];
         let end = Instant::now() + Duration::from_secs(30);
         while self.nic.poll_cq(self.cq, &mut out) == 0 {
             assert!(Instant::now() < end, "no completion");
@@ -80,19 +80,6 @@ impl Side {
         out[0]
     }
 }
-
-const EMPTY: Completion = Completion {
-    wr_id: 0,
-    status: Status::Ok,
-    opcode: Opcode::Send,
-    byte_len: 0,
-    imm: None,
-    qpn: 0,
-    src_qpn: 0,
-    ah: 0,
-    sgid: verbs_shim::Gid([0; 16]),
-    unsolicited: false,
-};
 
 #[test]
 fn sends_writes_and_reads_between_two_cards_and_within_one() {

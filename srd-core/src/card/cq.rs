@@ -30,20 +30,8 @@ impl Opcode {
 }
 
 impl Default for Completion {
-    /// An entry to be overwritten.
     fn default() -> Completion {
-        Completion {
-            wr_id: 0,
-            status: Status::Ok,
-            opcode: Opcode::Send,
-            byte_len: 0,
-            imm: None,
-            qpn: 0,
-            src_qpn: 0,
-            ah: UNKNOWN_AH,
-            sgid: Gid::default(),
-            unsolicited: false,
-        }
+        Completion::EMPTY
     }
 }
 
@@ -70,6 +58,22 @@ pub struct Completion {
     pub sgid: Gid,
     /// It consumed no receive work request.
     pub unsolicited: bool,
+}
+
+impl Completion {
+    /// An entry that says nothing: to start from, and to fill buffers with.
+    pub const EMPTY: Completion = Completion {
+        wr_id: 0,
+        status: Status::Ok,
+        opcode: Opcode::Send,
+        byte_len: 0,
+        imm: None,
+        qpn: 0,
+        src_qpn: 0,
+        ah: UNKNOWN_AH,
+        sgid: Gid([0; 16]),
+        unsolicited: false,
+    };
 }
 
 /// Number of no address handle.

@@ -542,18 +542,7 @@ impl<M: HostMemory> Card<M> {
         if !ok && status != Status::Flushed {
             self.note(qp.init.pd, qpn, wr_id, opcode, status, to);
         }
-        let entry = Completion {
-            wr_id,
-            status,
-            opcode,
-            byte_len: 0,
-            imm: None,
-            qpn,
-            src_qpn: 0,
-            ah: UNKNOWN_AH,
-            sgid: Gid::default(),
-            unsolicited: false,
-        };
+        let entry = Completion { wr_id, status, opcode, qpn, ..Completion::EMPTY };
         self.complete(cq, entry);
     }
 
@@ -675,18 +664,7 @@ impl<M: HostMemory> Card<M> {
 
     /// Completes a receive with an error.
     pub(super) fn fail_recv(&mut self, cq: CqId, qpn: u16, recv: &Recv, status: Status) {
-        let entry = Completion {
-            wr_id: recv.wr_id,
-            status,
-            opcode: Opcode::Recv,
-            byte_len: 0,
-            imm: None,
-            qpn,
-            src_qpn: 0,
-            ah: UNKNOWN_AH,
-            sgid: Gid::default(),
-            unsolicited: false,
-        };
+        let entry = Completion { wr_id: recv.wr_id, status, opcode: Opcode::Recv, qpn, ..Completion::EMPTY };
         self.complete(cq, entry);
     }
 

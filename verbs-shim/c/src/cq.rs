@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
-use verbs_shim::{Completion, CqId, Gid, Opcode, Status};
+use verbs_shim::{Completion, CqId, Opcode, Status};
 
 use crate::abi::{arg, code, export, minus_one, pointer};
 use crate::bindings::{
@@ -46,19 +46,6 @@ pub(crate) struct Batch {
 
 /// Completions that are taken from the card at a time.
 const BATCH: usize = 16;
-
-const NOTHING: Completion = Completion {
-    wr_id: 0,
-    status: Status::Ok,
-    opcode: Opcode::Send,
-    byte_len: 0,
-    imm: None,
-    qpn: 0,
-    src_qpn: 0,
-    ah: 0,
-    sgid: Gid([0; 16]),
-    unsolicited: false,
-};
 
 impl Batch {
     /// The entry that the program looks at.
@@ -274,7 +261,7 @@ pub(crate) unsafe fn create(context: &'static Context, init: &CqInit) -> Result<
         channel,
         lock: RawMutex::INIT,
         poller: AtomicUsize::new(0),
-        batch: UnsafeCell::new(Batch { entries: [NOTHING; BATCH], at: 0, len: 0 }),
+        batch: UnsafeCell::new(Batch { entries: [Completion::EMPTY; BATCH], at: 0, len: 0 }),
         events_taken: AtomicU32::new(0),
         async_events_taken: AtomicU32::new(0),
     }));
