@@ -1,7 +1,7 @@
 //! Unmodified programs for EFA, run on the software card: each in network namespaces of its own, without privileges.
 //!
-//! `./x clients` installs them and runs a part of the table; `./x clients --full` runs all of it, and writes
-//! `docs/compatibility.md` and `docs/pyverbs-skips.md`. Words after that select cases whose line has them all.
+//! `./x clients` installs them and runs a part of the table, `./x clients --full` all of it; with `--write` the outcome
+//! becomes `docs/compatibility.md` and `docs/pyverbs-skips.md`. Words after that select cases whose line has them all.
 
 mod case;
 mod ladder;
@@ -20,8 +20,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (flags, words): (Vec<_>, Vec<_>) = arguments.iter().partition(|argument| argument.starts_with("--"));
     let has = |flag: &str| flags.iter().any(|f| *f == flag);
-    if let Some(unknown) = flags.iter().find(|f| !["--full", "--list"].contains(&f.as_str())) {
-        eprintln!("clients: no option '{unknown}'; there are --full, --list, and words that select cases");
+    if let Some(unknown) = flags.iter().find(|f| !["--full", "--list", "--write"].contains(&f.as_str())) {
+        eprintln!("clients: no option '{unknown}'; there are --full, --list, --write, and words that select cases");
         return ExitCode::from(2);
     }
     let is_wanted = |case: &Case| {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     if !testbed::runs_here() {
         return ExitCode::SUCCESS;
     }
-    match run(cases, has("--full") && words.is_empty()) {
+    match run(cases, has("--write") && words.is_empty()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(problem) => {

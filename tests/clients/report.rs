@@ -55,7 +55,7 @@ impl Report {
     fn compatibility(&self) -> Result<String, String> {
         let mut text = String::from(
             "# Compatibility\n\n\
-             Written by `./x clients --full`: unmodified programs for EFA, each started by `srd run` as an unprivileged user, \
+             Written by `./x clients --write`: unmodified programs for EFA, each started by `srd run` as an unprivileged user, \
              in network\nnamespaces made for it. *Loss* is 1 % of the packets in each direction; *dead paths* are two of the \
              16, one of which dies\nlater; *disorder* is packets that overtake each other and arrive twice, and completions in \
              random order. Every case also\nchecks that its data went through the device.\n",
@@ -96,7 +96,7 @@ impl Report {
     fn pyverbs_skips(&self) -> String {
         let mut text = String::from(
             "# What pyverbs skips\n\n\
-             Written by `./x clients --full`. rdma-core's tests skip themselves where the device lacks what they are about. \
+             Written by `./x clients --write`. rdma-core's tests skip themselves where the device lacks what they are about. \
              None of\nthese would run on EFA hardware with the same rdma-core.\n\n| tests | reason that they give | on EFA |\n|---|---|---|\n",
         );
         for (reason, tests) in &self.skips {

@@ -12,6 +12,10 @@ pub(crate) const REASONS: &[(&str, &str)] = &[
     ("doesn't have net interface", "rdma_cm needs RoCE or IP over InfiniBand, EFA devices have no network interface"),
     ("Allocating dmabuf is not supported", "needs a GPU at /dev/dri, and then RC queue pairs"),
     ("Atomic operations are not supported", "EFA has no atomics"),
+    (
+        "Create SRD QPEx is not supported",
+        "draws its operations by chance, also RDMA, which the first generation does not have",
+    ),
     ("Create QP type 2 is not supported", "EFA has no RC queue pairs"),
     ("with MW access is not supported", "EFA has no memory windows"),
     ("Create memory window", "EFA has no memory windows"),
