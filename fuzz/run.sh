@@ -1,10 +1,11 @@
 #!/bin/sh
 # Fuzzes one target with the stable toolchain: ./run.sh TARGET [SECONDS] [more libFuzzer options]
 # Targets: card, decode, endpoint, garbage. New inputs are kept in fuzz/target/corpus, crashes in fuzz/artifacts;
+# './run.sh TARGET fixed' does the same runs each time it is called, for tests; it keeps nothing.
 # './run.sh TARGET minimise' adds what was found to the committed corpus, as few and as short inputs as possible.
 set -eu
 cd "$(dirname "$0")"
-target=${1:?usage: run.sh card|decode|endpoint|garbage [SECONDS|minimise] [libFuzzer options]}
+target=${1:?usage: run.sh card|decode|endpoint|garbage [SECONDS|fixed|minimise] [libFuzzer options]}
 seconds=${2:-60}
 [ $# -gt 0 ] && shift
 [ $# -gt 0 ] && shift
@@ -33,5 +34,15 @@ if [ "$seconds" = minimise ]; then
     du -sb "corpus/$target"
     exit
 fi
-exec "$bin" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=1024 -max_len=2048 \
+budget=-max_total_time=$seconds
+if [ "$seconds" = fixed ]; then
+    found=$(mktemp -d)
+    trap 'rm -rf "$found"' EXIT
+    case $target in card) runs=8000 ;; endpoint) runs=16000 ;; *) runs=200000 ;; esac
+    budget="-runs=$runs -seed=1 -reload=0"
+    # The fuzzer looks at addresses, too.
+    if setarch -R true 2>/dev/null; then same="setarch -R"; fi
+fi
+# shellcheck disable=SC2086 # These are words.
+${same:-} "$bin" $budget -timeout=20 -rss_limit_mb=1024 -max_len=2048 \
     -artifact_prefix="artifacts/$target/" "$@" "$found" "corpus/$target"

@@ -304,8 +304,8 @@ impl Endpoint {
         }
         p.outbox.push(msg);
         if matches!(p.state, State::Idle) {
-            let hello = self.hello(now, slot);
-            self.peers[slot].open(now, now - self.watch.lost, hello);
+            let (awake, hello) = (self.awake(now), self.hello(now, slot));
+            self.peers[slot].open(now, awake, hello);
         }
         self.make_ready(slot);
         Ok(())
@@ -332,10 +332,11 @@ impl Endpoint {
     /// [`is_closed`](Self::is_closed).
     pub fn close(&mut self, now: Time) {
         self.draining = true;
+        let awake = self.awake(now);
         for index in 0..self.peers.len() {
             let peer = &mut self.peers[index];
             if peer.outbox.live() == 0 && matches!(peer.state, State::Opening(_)) {
-                peer.close(now, now - self.watch.lost, true);
+                peer.close(now, awake, true);
             }
             self.make_ready(index);
         }
@@ -344,11 +345,12 @@ impl Endpoint {
     /// Gives up at once: messages fail with `Closed`, one good-bye packet per peer is queued.
     pub fn abort<U: Upper>(&mut self, now: Time, upper: &mut U) {
         self.draining = true;
+        let awake = self.awake(now);
         for index in 0..self.peers.len() {
             let peer = &mut self.peers[index];
             self.stats.messages_failed += u64::from(peer.outbox.live());
             peer.outbox.fail_all(Failure::Closed, |token, why| upper.completed(token, Err(why)));
-            peer.close(now, now - self.watch.lost, true);
+            peer.close(now, awake, true);
             self.make_ready(index);
         }
     }
@@ -620,8 +622,8 @@ impl Endpoint {
     /// Messages that were queued while the old connection ended want a new one.
     fn reopen_if_needed(&mut self, now: Time, index: usize) {
         if matches!(self.peers[index].state, State::Idle) && self.peers[index].outbox.live() > 0 {
-            let hello = self.hello(now, index);
-            self.peers[index].open(now, now - self.watch.lost, hello);
+            let (awake, hello) = (self.awake(now), self.hello(now, index));
+            self.peers[index].open(now, awake, hello);
         }
         self.make_ready(index);
     }
@@ -646,6 +648,9 @@ impl Endpoint {
     /// handed in; calling it early or often is harmless.
     pub fn handle_timeout<U: Upper>(&mut self, now: Time, upper: &mut U) {
         self.notice_stall(now);
+        if let Some(due) = self.timers.next().filter(|&due| due < now) {
+            self.watch.woke(now, due);
+        }
         while let Some(index) = self.timers.pop(now) {
             let draining = self.draining;
             let (mut cx, peer) = split(self, now, index as usize);
@@ -655,14 +660,20 @@ impl Endpoint {
         }
     }
 
+    /// Has to come before anything takes the time by [`Cx::awake`].
     fn notice_stall(&mut self, now: Time) {
         if let Some(due) = self.timers.next()
             && due < now
-            && self.watch.stall_end < now
-            && self.watch.woke(now, due, &self.config)
+            && self.watch.notice(now, due, &self.config)
         {
             self.stats.stalls += 1;
         }
+    }
+
+    /// See [`Cx::awake`].
+    fn awake(&mut self, now: Time) -> Time {
+        self.notice_stall(now);
+        now - self.watch.lost
     }
 
     // ---- what we want done
@@ -736,6 +747,7 @@ fn replaced(conn: &Conn, outbox: &Outbox, incarnation: u64) -> Option<Failure> {
 
 /// The context of a call, and the peer that it concerns.
 fn split(endpoint: &mut Endpoint, now: Time, index: usize) -> (Cx<'_>, &mut Peer) {
+    endpoint.notice_stall(now);
     let Endpoint { config, stats, inbound, watch, peers, .. } = endpoint;
     let granularity = watch.granularity(config);
     (Cx { now, config, stats, inbound, granularity, stall_end: watch.stall_end, lost: watch.lost }, &mut peers[index])

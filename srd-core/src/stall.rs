@@ -23,16 +23,41 @@ impl StallWatch {
         config.granularity.max(self.lateness).min(Self::MAX_GRANULARITY.max(config.granularity))
     }
 
-    /// We run at `now` and wanted to at `due`. Says whether that was a stall.
-    pub(crate) fn woke(&mut self, now: Time, due: Time, config: &CheckedConfig) -> bool {
-        let late = now.since(due);
+    /// We run at `now`, before what was due at `due` is done. Says whether we were held up.
+    pub(crate) fn notice(&mut self, now: Time, due: Time, config: &CheckedConfig) -> bool {
+        // What was due before the last stall ended is that stall, noticed again: no time is lost twice, or the clock that
+        // stands meanwhile would run backwards and silence would have no bound.
+        let late = now.since(due.max(self.stall_end));
         let threshold = (self.granularity(config) * 4).max(Span::from_millis(1));
-        if late > threshold {
+        let stalled = late > threshold;
+        if stalled {
             self.stall_end = now;
             self.lost = self.lost + late;
-            return true;
         }
+        stalled
+    }
+
+    /// What was due at `due` is done at `now`: measures by how much we are usually late.
+    pub(crate) fn woke(&mut self, now: Time, due: Time) {
+        let late = now.since(due.max(self.stall_end));
         self.lateness = if late > self.lateness { late } else { self.lateness - self.lateness / 1024 };
-        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn no_time_is_lost_twice() {
+        let config = Config::default().check().expect("valid");
+        let at = |ms: u64| Time::from_nanos(ms * 1_000_000);
+        let mut watch = StallWatch::default();
+        // What was due at 100 ms is only done after the third look.
+        assert!(watch.notice(at(600), at(100), &config));
+        assert!(!watch.notice(at(600), at(100), &config));
+        assert!(watch.notice(at(900), at(100), &config));
+        assert_eq!(watch.lost, Span::from_millis(800));
     }
 }
