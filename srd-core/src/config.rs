@@ -45,7 +45,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { proportional: 0.15, integral: 0.1, pull: 0.2, additive: 0.15, headroom: 0.995, jitter: 0.1 }
+        Tuning { proportional: 0.15, integral: 0.1, pull: 0.2, additive: 0.15, headroom: 0.9975, jitter: 0.1 }
     }
 }
 

@@ -227,8 +227,12 @@ impl PathSet {
         if n == 1 {
             return 0;
         }
-        // Some bursts look elsewhere, or a network without queues would be known only where it was first tried.
+        // Some bursts look elsewhere, or a network without queues would be known only where it was first tried. They use up
+        // an entry nevertheless: each acknowledgement brings one, and what is left over would send runs of bursts one way.
         let explores = self.rng.random_ratio(1, EXPLORES);
+        if explores {
+            self.fresh.pop_front();
+        }
         while !explores && let Some((i, at)) = self.fresh.pop_front() {
             let recent = now.since(at) <= self.paths[usize::from(i)].rtt.min() * 2;
             if recent && Some(i) != avoid && self.usable(i, now, patience, sent) {

@@ -8,7 +8,7 @@ use crate::bed::{Bed, Counts, RATE, Setting, Worst, jain, zeros};
 /// A group of experiments: prints its lines.
 pub(crate) type Group = fn(&Setting);
 
-pub(crate) const ALL: [(&str, Group); 10] = [
+pub(crate) const ALL: [(&str, Group); 8] = [
     ("burst", burst),
     ("paper", paper),
     ("many", many),
@@ -17,8 +17,6 @@ pub(crate) const ALL: [(&str, Group); 10] = [
     ("racks", racks),
     ("permutation", permutation),
     ("dead", dead),
-    ("trace", trace),
-    ("tracep", trace_permutation),
 ];
 
 fn head(title: &str) {
@@ -323,130 +321,5 @@ fn dead(setting: &Setting) {
             let kind = if dies { "one dies silently" } else { "healthy" };
             line(&format!("  {kind}, buffer {}", bytes(buffer)), &w);
         }
-    }
-}
-
-pub(crate) fn trace_permutation(setting: &Setting) {
-    let mut bed = Bed::racks(setting, 1, 1024, 32, 32, 1_000_000);
-    let pairs = derangement(1024, 1);
-    bed.warm(&pairs);
-    for &(a, b) in &pairs {
-        bed.world.post(HostId(a), HostId(b), b"", zeros(2_000_000));
-    }
-    let core = bed.fabric.core();
-    for i in 0..50 {
-        bed.world.run_for(Span::from_micros(5));
-        let mut q: Vec<u64> = core.iter().map(|&l| bed.queued(l)).collect();
-        q.sort();
-        let mut e: Vec<u64> = bed.fabric.down.clone().iter().map(|&l| bed.queued(l)).collect();
-        e.sort();
-        let mut rates: Vec<f64> =
-            pairs.iter().map(|&(a, b)| bed.world.node(HostId(a)).peer_stats(HostId(b)).rate as f64 / 12.5e9).collect();
-        rates.sort_by(f64::total_cmp);
-        let p = bed.world.node(HostId(pairs[0].0)).peer_stats(HostId(pairs[0].1));
-        let us = |b: u64| b as f64 / 12500.0;
-        {
-            let p = bed.world.node(HostId(785)).peer_stats(HostId(82));
-            println!(
-                "@ {} rate {:.3} w {} if {} srtt {} min {} sent {} upq {:.1} downq {:.1} paths {:?}",
-                i * 5 + 5,
-                p.rate as f64 / 12.5e9,
-                p.window,
-                p.in_flight,
-                p.srtt,
-                p.min_rtt,
-                bed.world.node(HostId(785)).endpoint_stats().tx_bytes,
-                us(bed.queued(bed.fabric.up[785])),
-                us(bed.queued(bed.fabric.down[82])),
-                {
-                    let mut v: Vec<u64> = p
-                        .paths
-                        .iter()
-                        .filter(|q| q.packets > 0)
-                        .map(|q| (q.srtt.as_nanos() - q.min_rtt.as_nanos()) / 100)
-                        .collect();
-                    v.sort();
-                    v.iter().step_by(6).copied().collect::<Vec<_>>()
-                }
-            );
-        }
-        if i >= 42 && i % 2 == 0 {
-            for &(a, b) in &pairs {
-                let p = bed.world.node(HostId(a)).peer_stats(HostId(b));
-                if p.messages > 0 {
-                    let s = bed.world.node(HostId(a)).endpoint_stats();
-                    println!(
-                        "   {a}->{b} rate {:.3} w {} if {} srtt {} lost {} resent {} probes {} sent {} recv host queue {:.1}",
-                        p.rate as f64 / 12.5e9,
-                        p.window,
-                        p.in_flight,
-                        p.srtt,
-                        s.lost_packets,
-                        s.retransmits,
-                        s.tail_probes,
-                        s.tx_bytes,
-                        us(bed.queued(bed.fabric.down[b as usize]))
-                    );
-                }
-            }
-        }
-        println!(
-            "{} us core queue med {:.1} p90 {:.1} max {:.1} edge med {:.1} p99 {:.1} max {:.1}; rate p1 {:.3} p10 {:.3} med {:.3} max {:.3} | {:.3} w {} if {} srtt {} min {}",
-            (i + 1) * 5,
-            us(q[q.len() / 2]),
-            us(q[q.len() * 9 / 10]),
-            us(q[q.len() - 1]),
-            us(e[512]),
-            us(e[1014]),
-            us(e[1023]),
-            rates[10],
-            rates[102],
-            rates[512],
-            rates[1023],
-            p.rate as f64 / 12.5e9,
-            p.window,
-            p.in_flight,
-            p.srtt,
-            p.min_rtt
-        );
-    }
-}
-
-pub(crate) fn trace(setting: &Setting) {
-    let n: u32 = std::env::var("N").map_or(48, |v| v.parse().unwrap());
-    let step: u64 = std::env::var("STEP").map_or(20, |v| v.parse().unwrap());
-    let mut bed = Bed::star(setting, 1, n + 1, 1_000_000);
-    if std::env::var_os("WARM").is_some() {
-        bed.warm(&(1..=n).map(|s| (s, 0)).collect::<Vec<_>>());
-    }
-    let data = zeros(100_000_000);
-    for s in 1..=n {
-        bed.world.post(HostId(s), HostId(0), b"", data.clone());
-    }
-    let link = bed.fabric.down[0];
-    let mut was = Span::ZERO;
-    for i in 0..60 {
-        bed.world.run_for(Span::from_micros(step));
-        let peer = |s: u32| bed.world.node(HostId(s)).peer_stats(HostId(0));
-        let rates: Vec<f64> = (1..=n).map(|s| peer(s).rate as f64 / 12.5e9 * f64::from(n)).collect();
-        let busy = bed.busy(link);
-        let inflight: u64 = (1..=n).map(|s| peer(s).in_flight).sum();
-        let p = peer(1);
-        println!(
-            "{:>6} us queue {:>6.1} us busy {:.3} rates mean {:.3} min {:.3} max {:.3} inflight {} | {:.3} w {} if {} srtt {} min {}",
-            (i + 1) * step,
-            bed.queued(link) as f64 / 12500.0,
-            (busy - was).as_secs_f64() / (step as f64 * 1e-6),
-            rates.iter().sum::<f64>() / f64::from(n),
-            rates.iter().fold(f64::INFINITY, |a, b| a.min(*b)),
-            rates.iter().fold(0f64, |a, b| a.max(*b)),
-            inflight,
-            rates[0],
-            p.window,
-            p.in_flight,
-            p.srtt,
-            p.min_rtt
-        );
-        was = busy;
     }
 }
