@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use arrayvec::ArrayVec;
 use srd_core::{Burst, Gather, RxMeta, Time};
 
-use crate::checksum::sum;
+use crate::checksum::{copy_sum, fold};
 use crate::packet::{Bad, Headers, Origin, parse};
 use crate::program::read_stamp;
 use crate::stats::XdpStats;
@@ -155,7 +155,7 @@ impl Lane {
             }
         }
         let frames = self.free.drain(self.free.len() - pieces..).collect();
-        Some(Packet { frames, at: headers, len: headers + payload })
+        Some(Packet { frames, at: headers, len: headers + payload, sum: 0 })
     }
 
     /// Makes the kernel send what is queued.
@@ -299,17 +299,21 @@ struct Packet {
     at: usize,
     /// Bytes in the end.
     len: usize,
+    /// The [sum](crate::checksum::sum) of the payload so far.
+    sum: u64,
 }
 
 impl Packet {
-    /// Appends payload.
+    /// Appends payload, and sums it up on the way.
     #[inline]
     fn put(&mut self, xsk: &Xsk, mut bytes: &[u8]) {
         let size = xsk.frame_size();
         while !bytes.is_empty() {
             let (frame, offset) = (&mut self.frames[self.at / size], self.at % size);
             let n = bytes.len().min(size - offset);
-            xsk.bytes_mut(frame)[offset..offset + n].copy_from_slice(&bytes[..n]);
+            let sum = copy_sum(&mut xsk.bytes_mut(frame)[offset..offset + n], &bytes[..n]);
+            // The payload begins at an even place. At an odd one, the halves of all words are the other way round.
+            self.sum += if self.at % 2 == 0 { sum } else { u64::from(fold(sum).swap_bytes()) };
             self.at += n;
             bytes = &bytes[n..];
         }
@@ -320,15 +324,7 @@ impl Packet {
     fn finish(mut self, xsk: &mut Xsk, headers: &Headers) {
         debug_assert_eq!(self.at, self.len, "bytes of the datagram");
         let size = xsk.frame_size();
-        // The payload begins at an even offset, and frames are of even length, so the sums of the pieces add up.
-        let mut total = 0;
-        let (mut start, mut left) = (headers.len(), self.len);
-        for frame in &self.frames {
-            let end = left.min(size);
-            total += sum(&xsk.bytes(frame)[start..end]);
-            (start, left) = (0, left - end);
-        }
-        headers.write(xsk.bytes_mut(&mut self.frames[0]), self.len - headers.len(), total);
+        headers.write(xsk.bytes_mut(&mut self.frames[0]), self.len - headers.len(), self.sum);
         let mut left = self.len;
         for frame in self.frames {
             let len = left.min(size);

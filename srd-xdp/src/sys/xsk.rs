@@ -78,13 +78,7 @@ impl Xsk {
         rings: Rings,
         mode: Mode,
     ) -> io::Result<(Xsk, Vec<Frame>)> {
-        // SAFETY: socket takes no pointers.
-        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just returned this open descriptor, so nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = socket()?;
         let (umem, frames) = Umem::new(size)?;
         let set = |name, value: u32| option::set(fd.as_fd(), libc::SOL_XDP, name, &(value as libc::c_int));
         option::set(fd.as_fd(), libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
@@ -107,6 +101,14 @@ impl Xsk {
         };
         xsk.bind(interface, queue, mode)?;
         Ok((xsk, frames))
+    }
+
+    /// Whether the kernel knows AF_XDP, and permits it.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn exists() -> io::Result<()> {
+        socket().map(drop)
     }
 
     fn bind(&self, interface: u32, queue: u32, mode: Mode) -> io::Result<()> {
@@ -263,6 +265,16 @@ impl Xsk {
             tx_refused: s.tx_invalid_descs,
         }
     }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: socket takes no pointers.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just returned this open descriptor, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl AsFd for Xsk {
