@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use srd_core::{Driver, Gather, RxMeta, Time, TxBatch};
-use srd_udp::UdpDriver;
+use srd_udp::{UdpDriver, Waker};
 
 use crate::driver::XdpDriver;
 use crate::error::OpenError;
@@ -67,6 +67,14 @@ impl AnyDriver {
         match self {
             AnyDriver::Udp(_) => "udp",
             AnyDriver::Xdp(_) => "xdp",
+        }
+    }
+
+    /// A handle by which other threads end [`wait`](Driver::wait).
+    pub fn waker(&self) -> Waker {
+        match self {
+            AnyDriver::Udp(driver) => driver.waker(),
+            AnyDriver::Xdp(driver) => driver.waker(),
         }
     }
 

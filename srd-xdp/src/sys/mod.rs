@@ -15,5 +15,5 @@ pub(crate) use bpf::{
     ArrayMap, Attached, HashMap, Insn, Link, Loaded, MapsByName, SocketMap, attach, find_link, load, program_maps,
 };
 pub(crate) use ethtool::queues;
-pub(crate) use umem::{Frame, UmemSize};
+pub(crate) use umem::{Frame, METADATA, UmemSize};
 pub(crate) use xsk::{Mode, Rings, Statistics, Xsk};
