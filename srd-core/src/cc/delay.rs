@@ -25,6 +25,8 @@ const LOSS_CONGESTION: f64 = 0.15;
 /// receiver's advice and without. Without, the way back up is long: a round is at least the time between two packets.
 const MIN_PACKETS_PER_RTT: f64 = 0.001;
 const MIN_PACKETS_UNADVISED: f64 = 0.01;
+/// Nor is the smallest rate more than this part of the share.
+const MIN_OF_SHARE: f64 = 0.25;
 /// Rounds with a queue above the target that does not fall, after which the share is no longer believed in.
 const STUCK_ROUNDS: u32 = 3;
 /// A share below so much of the last one is followed at once.
@@ -134,8 +136,12 @@ impl Delay {
 
     /// Sets the remembered rate, and the one in use: that times `trim`.
     fn set_level(&mut self, level: f64, trim: f64) {
-        let least = if self.share.is_some() { MIN_PACKETS_PER_RTT } else { MIN_PACKETS_UNADVISED };
-        let min = (self.packet_rate() * least).min(self.max_rate);
+        let min = match self.share {
+            // Where the network is far quicker than the link, a fair share may be less still.
+            Some(share) => (self.packet_rate() * MIN_PACKETS_PER_RTT).min(share * MIN_OF_SHARE),
+            None => self.packet_rate() * MIN_PACKETS_UNADVISED,
+        };
+        let min = min.min(self.max_rate);
         self.level = level.clamp(min, self.max_rate);
         self.rate = (self.level * trim).clamp(min, self.max_rate);
         let burst = (self.rate * self.burst_time.as_secs_f64()).min(self.max_burst);
@@ -252,7 +258,9 @@ impl Controller for Delay {
         self.calm_rounds = if queue < SETPOINT / 4.0 { self.calm_rounds + 1 } else { 0 };
         let full = self.share.is_some_and(|s| level >= s);
         if round.limited && queue < 1.0 && (!full || self.calm_rounds > CALM_ROUNDS) {
-            level *= 1.0 + t.integral * step * (SETPOINT - queue).max(0.0) / SETPOINT;
+            if !full {
+                level *= 1.0 + t.integral * step * (SETPOINT - queue).max(0.0) / SETPOINT;
+            }
             if self.share.is_some() {
                 let additive = t.additive * self.mtu / round.length.as_secs_f64().max(1e-9);
                 level += additive.min(level * 0.02) * (1.0 - queue);
