@@ -97,6 +97,8 @@ fn mistakes_are_explained() {
         (&["incast", "--seeds", "0"], "--seeds"),
         (&[], "SCENARIO"),
         (&["perm.cm"], "--topology"),
+        (&["incast", "--topology", "x.topo"], "--topology goes with"),
+        (&["incast", "--jobs", "0"], "--jobs"),
     ] {
         let output = sim(args);
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -19,6 +19,12 @@ pub(crate) fn table(report: &Report) -> String {
         if let Some(worst) = run.summary.worst_sample_over_fair {
             out.push(format!("{}: the sample furthest from the fair share is {worst:.3} of it", run.transport));
         }
+        if let Some(rtts) = run.summary.convergence_rtts {
+            out.push(format!(
+                "{}: equal shares {rtts:.0} round trips after flows came or went, at most",
+                run.transport
+            ));
+        }
     }
     if report.seeds.len() > 1 {
         let rows: Vec<_> = report.seeds.iter().map(|s| (report.run.transport.clone(), s.seed, &s.summary)).collect();

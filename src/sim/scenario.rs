@@ -103,11 +103,13 @@ pub(crate) struct Messages {
     pub(crate) size: Size,
     #[serde(default = "default_depth")]
     pub(crate) depth: u32,
+    #[serde(default)]
+    pub(crate) verbs: bool,
 }
 
 impl Default for Messages {
     fn default() -> Messages {
-        Messages { size: default_message(), depth: default_depth() }
+        Messages { size: default_message(), depth: default_depth(), verbs: false }
     }
 }
 

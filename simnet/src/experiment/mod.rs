@@ -12,10 +12,12 @@ mod outcome;
 mod run;
 mod srd;
 mod station;
+mod storey;
 mod tally;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod verbs;
 
 use srd_core::{CheckedConfig, Span};
 
@@ -97,6 +99,8 @@ pub struct Experiment {
     pub descheduling: Option<Descheduling>,
     /// Configuration of the transport.
     pub srd: CheckedConfig,
+    /// Whether cards know the rate of their server's cable, whatever the configuration says of it.
+    pub cable_rates: bool,
     /// How flows become messages of the transport.
     pub messages: Messages,
     /// Whether connections are open before the clock starts.
