@@ -172,6 +172,9 @@ const QUARANTINE: Span = Span::from_secs(1);
 const REVIVAL_PAUSE: Span = Span::from_millis(20);
 /// One of so many bursts takes no path because it was fast just now.
 const EXPLORES: u32 = 4;
+/// Random usable paths of which the best is taken. With two, a spine that few of the paths cross stays behind the others
+/// when all are full: it is among the two too rarely.
+const CANDIDATES: usize = 3;
 /// Paths that are remembered as fast.
 const MAX_FRESH: u8 = 64;
 /// Samples after which a path's own smallest RTT is believed to be without a queue.
@@ -220,8 +223,9 @@ impl PathSet {
         std::mem::take(&mut self.replaced)
     }
 
-    /// A path for the next burst: one that was fast just now, else the better of two random usable ones, by expected delay. `avoid` is the path that lost
-    /// what is to be sent. If no path looks usable, the one that was silent for the shortest time.
+    /// A path for the next burst: one that was fast just now, else the best of some random
+    /// usable ones, by expected delay. `avoid` is the path that lost what is to be sent. If no path looks usable, the one that
+    /// was silent for the shortest time.
     pub(crate) fn pick(&mut self, now: Time, rate: f64, avoid: Option<u8>, patience: Span, sent: &SentPackets) -> u8 {
         let n = self.paths.len();
         if n == 1 {
@@ -241,7 +245,7 @@ impl PathSet {
         }
         let mut best: Option<(f64, u8)> = None;
         let mut found = 0;
-        for _ in 0..6 {
+        for _ in 0..3 * CANDIDATES {
             let i = self.rng.random_range(0..n) as u8;
             if Some(i) == avoid || !self.usable(i, now, patience, sent) {
                 continue;
@@ -251,7 +255,7 @@ impl PathSet {
                 best = Some((score, i));
             }
             found += 1;
-            if found == 2 {
+            if found == CANDIDATES {
                 break;
             }
         }
