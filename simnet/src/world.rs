@@ -6,10 +6,10 @@ use std::fmt;
 use srd_core::{Span, Time};
 
 use crate::host::{Host, HostSpec, Io, Node, Processing};
-use crate::link::{Part, PartKind};
 use crate::log::LogEvent;
 use crate::net::{Event, Net, Violation};
 use crate::packet::{HostId, LinkId};
+use crate::part::{Part, PartKind};
 
 /// What an [`Action::Call`] does.
 pub type Call<N> = Box<dyn FnOnce(&mut World<N>)>;

@@ -21,7 +21,8 @@ mod verbs;
 
 use srd_core::{CheckedConfig, Span};
 
-use crate::plan::{Buffers, Plan};
+use crate::cabling::Buffers;
+use crate::plan::Plan;
 
 pub use control::TcpControl;
 pub use faults::{Fault, Trouble};

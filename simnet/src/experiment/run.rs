@@ -11,9 +11,10 @@ use super::outcome::{Before, Outcome};
 use super::srd::SrdStation;
 use super::station::Station;
 use super::{Descheduling, Experiment, FlowSpec, Transport, faults};
+use crate::cabling::Cabling;
 use crate::host::HostSpec;
 use crate::packet::{Addr, HostId, MAIN_PORT};
-use crate::plan::{Cabling, Port};
+use crate::plan::Port;
 use crate::rng::Rng;
 use crate::world::{Action, World};
 

@@ -3,7 +3,8 @@
 use srd_core::{Config, Span};
 
 use super::*;
-use crate::plan::{Clos, Port};
+use crate::clos::Clos;
+use crate::plan::Port;
 
 const G: u64 = 1_000_000_000;
 const US: Span = Span::from_micros(1);
