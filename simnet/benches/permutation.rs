@@ -56,6 +56,7 @@ fn permutation(hosts: usize, mtu: u32, seed: u64) {
         faults: Vec::new(),
         descheduling: None,
         cable_rates: true,
+        drain: None,
         srd: config.check().expect("a valid configuration"),
         messages: Messages { bytes: 4_000_000, depth: 1, verbs: false },
         warm: true,

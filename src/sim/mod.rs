@@ -92,6 +92,7 @@ built_in!(
     "websearch",
     "legacy-traffic",
     "join-leave",
+    "slow-receiver",
 );
 
 /// A scenario's text and where it came from.

@@ -68,6 +68,12 @@ impl Task {
             plan: planned.plan,
             flows,
             descheduling,
+            drain: match (s.hosts.drain, s.hosts.receive_queue) {
+                (None, Some(_)) => {
+                    return Err("hosts.receive_queue is for hosts that take time: give hosts.drain".into());
+                }
+                (rate, queue) => rate.map(|rate| (rate.0, queue.unwrap_or(1_024).max(1))),
+            },
             srd: config::srd(s)?,
             cable_rates: !s.srd.contains_key("link_rate"),
             messages: Messages { bytes, depth: s.messages.depth.max(1), verbs: s.messages.verbs },

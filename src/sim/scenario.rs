@@ -94,6 +94,8 @@ pub(crate) struct Network {
 pub(crate) struct Hosts {
     pub(crate) descheduled_every: Option<Duration>,
     pub(crate) descheduled_for: Option<(Duration, Duration)>,
+    pub(crate) drain: Option<Rate>,
+    pub(crate) receive_queue: Option<usize>,
 }
 
 #[derive(Deserialize, Clone, Copy, Debug)]

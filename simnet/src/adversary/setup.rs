@@ -81,6 +81,7 @@ fn host(rng: &mut Rng, hosts: usize, fabric_timing: bool, damage_passes: bool, w
         clock,
         processing,
         receive_queue: *rng.pick(&[64, 1_024, 8_192]),
+        drain: None,
         timestamps: rng.chance(500_000),
         udp_checksum: !damage_passes,
         source_ports: config.path_pool,

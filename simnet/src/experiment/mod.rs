@@ -98,6 +98,8 @@ pub struct Experiment {
     pub faults: Vec<Fault>,
     /// Whether hosts are descheduled.
     pub descheduling: Option<Descheduling>,
+    /// Bits per second that a host can take in, and datagrams that wait meanwhile; `None` for a host that takes no time.
+    pub drain: Option<(u64, usize)>,
     /// Configuration of the transport.
     pub srd: CheckedConfig,
     /// Whether cards know the rate of their server's cable, whatever the configuration says of it.

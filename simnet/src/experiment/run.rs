@@ -120,6 +120,9 @@ impl Experiment {
 
     fn station(&self, card: Card) -> Result<(HostSpec, Station), String> {
         let mut spec = HostSpec { mtu: self.mtu, source_ports: self.srd.path_pool, ..HostSpec::default() };
+        if let Some((rate, queue)) = self.drain {
+            (spec.drain, spec.receive_queue) = (Some(rate), queue);
+        }
         if !card.2 {
             let mut config = self.srd.clone();
             if self.cable_rates {

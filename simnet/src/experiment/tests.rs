@@ -39,6 +39,7 @@ fn experiment(clos: Clos, flows: Vec<FlowSpec>) -> Experiment {
         descheduling: None,
         srd: Config::fabric().check().expect("a valid configuration"),
         cable_rates: false,
+        drain: None,
         messages: Messages { bytes: 1 << 20, depth: 2, verbs: false },
         warm: true,
         limit: Span::from_millis(50),
