@@ -80,6 +80,20 @@ fn joining_and_leaving() {
     row(1, &[&changes.map(String::from)[..], &lists].concat());
 }
 
+/// A receiver that takes in half of what its cable carries: twice the cable's ideal is all that there is.
+#[test]
+fn slow_receiver() {
+    let r = sim(&["slow-receiver"]);
+    at_most("8 -> 1, the host takes in half: max / what it can", figure(&r, "max_over_ideal") / 2.0, 1.1, 1.1);
+    at_most("8 -> 1, the host takes in half: share dropped", figure(&r, "drop_share"), 1e-4, 1e-4);
+    at_most(
+        "8 -> 1, the host takes in half: share resent",
+        figure(&r, "retransmits") / figure(&r, "packets"),
+        0.02,
+        0.03,
+    );
+}
+
 #[test]
 fn racks() {
     // A card per server, as in the paper, and one per process, which nobody asked for but emulation on one host gives.
