@@ -67,6 +67,8 @@ const COLOURS: [RGBColor; 6] = [
 ];
 /// Flows of a transport that are drawn: more cannot be told apart.
 const DRAWN: usize = 64;
+/// Points of a flow over time; what was sampled more often is merged.
+const POINTS: usize = 250;
 
 /// All plots that a report has the data for.
 pub(crate) fn plots(report: &Report) -> Vec<Plot> {
@@ -170,26 +172,32 @@ fn throughput(report: &Report) -> Option<Plot> {
     let mut interval = 0.0;
     for (i, run) in report.runs().enumerate() {
         let Some(samples) = &run.samples else { continue };
-        interval = samples.interval_us;
+        let count = samples.gbps.iter().map(Vec::len).max()?;
+        let merged = count.div_ceil(POINTS).max(1);
+        interval = samples.interval_us * merged as f64;
+        let mean = |flow: usize, k: usize| {
+            let values = samples.gbps[flow].get(k * merged..((k + 1) * merged).min(count))?;
+            Some(values.iter().sum::<f64>() / values.len() as f64)
+        };
         let time = |k: usize| (k as f64 + 0.5) * interval;
         let mut order: Vec<usize> = (0..run.flows.len()).filter(|f| !run.flows[*f].background).collect();
         order.sort_by_key(|f| run.flows[*f].delivered);
         for flow in order.iter().step_by(order.len().div_ceil(DRAWN).max(1)) {
-            let points = samples.gbps[*flow].iter().enumerate();
-            let points = points.filter(|(k, _)| run.flows[*flow].is_active(time(*k))).map(|(k, v)| (time(k), *v));
+            let active = (0..count.div_ceil(merged)).filter(|k| run.flows[*flow].is_active(time(*k)));
+            let points = active.filter_map(|k| Some((time(k), mean(*flow, k)?)));
             let (name, points) = (run.transport.clone(), points.collect());
             curves.push(Curve { name, points, colour: colour(i), style: Style::Thin });
         }
         let receiver = order.first().map(|f| &run.flows[*f].to);
         if i == 0 && order.iter().all(|f| Some(&run.flows[*f].to) == receiver) {
-            let count = order.iter().map(|f| samples.gbps[*f].len()).min()?;
             let share = |k: usize| {
                 let active = order.iter().filter(|f| run.flows[**f].is_active(time(k)));
-                let (n, sum) = active.fold((0.0, 0.0), |(n, sum), f| (n + 1.0, sum + samples.gbps[*f][k]));
+                let (n, sum) =
+                    active.filter_map(|f| mean(*f, k)).fold((0.0, 0.0), |(n, sum), rate| (n + 1.0, sum + rate));
                 (n > 0.0).then(|| (time(k), sum / n))
             };
             let name = format!("equal shares of what {} gets", run.transport);
-            curves.push(dashed(&name, (0..count).filter_map(share).collect()));
+            curves.push(dashed(&name, (0..count.div_ceil(merged)).filter_map(share).collect()));
         }
     }
     curves.first()?;

@@ -185,7 +185,9 @@ fn results(e: &Experiment, o: &Outcome, s: &Scenario, transport: &str) -> Run {
     summary.packets = foreground().map(|f| f.packets).sum();
     summary.timeouts = foreground().map(|f| f.timeouts).sum();
     let one = e.flows.iter().find(|f| !f.background).map(|f| e.plan.base_rtt(f.from.0, f.to.0, e.mtu, ideal::ACK));
-    summary.convergence_rtts = one.zip(samples.as_ref()).and_then(|(rtt, samples)| {
+    // Long samples say nothing of round trips.
+    let fine = |rtt: &Span| e.sample.is_some_and(|every| every <= *rtt * 10);
+    summary.convergence_rtts = one.filter(fine).zip(samples.as_ref()).and_then(|(rtt, samples)| {
         let time = convergence_time(samples, &flows, e.mtu)?;
         Some(time / us(rtt))
     });
