@@ -202,9 +202,17 @@ fn throughput(report: &Report) -> Option<Plot> {
     }
     curves.first()?;
     let unit = time_unit(&mut curves, |p| &mut p.0);
-    let (every, of) = if interval < 1e3 { (interval, "us") } else { (interval / 1e3, "ms") };
-    let name = format!("time, {unit} (samples of {} {of})", plain(every));
-    let y = Axis { name: "throughput of each flow, Gbit/s".into(), log: false, label: plain };
+    let (of, scale) = unit_of(interval);
+    let name = format!("time, {unit} (samples of {} {of})", plain(interval / scale));
+    let slow = curves.iter().flat_map(|c| &c.points).all(|p| p.1 < 1.0);
+    if slow {
+        curves.iter_mut().flat_map(|c| &mut c.points).for_each(|p| p.1 *= 1e3);
+    }
+    let y = Axis {
+        name: format!("throughput of each flow, {}bit/s", if slow { "M" } else { "G" }),
+        log: false,
+        label: plain,
+    };
     draw("throughput", &report.title, Axis { name, log: false, label: plain }, y, &curves)
 }
 
@@ -223,9 +231,14 @@ fn time_unit(curves: &mut [Curve], at: fn(&mut (f64, f64)) -> &mut f64) -> &'sta
     };
     let mut largest = 0f64;
     points(curves, &mut |v| largest = largest.max(*v));
-    let (unit, scale) = [("s", 1e6), ("ms", 1e3)].into_iter().find(|u| largest >= u.1).unwrap_or(("us", 1.0));
+    let (unit, scale) = unit_of(largest);
     points(curves, &mut |v| *v /= scale);
     unit
+}
+
+/// The unit that suits so many microseconds, and how many of them it has.
+fn unit_of(us: f64) -> (&'static str, f64) {
+    [("s", 1e6), ("ms", 1e3)].into_iter().find(|u| us >= u.1).unwrap_or(("us", 1.0))
 }
 
 /// Largest over smallest coordinate.
