@@ -1,5 +1,7 @@
 //! `srd incast` as users run it: ranks as processes on the loopback interface, and a test bed of namespaces.
 
+#[path = "support/command.rs"]
+mod command;
 mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,7 +13,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::Watch;
-use support::command::{LIMIT, Output, command, finish, is_documented, signal};
+
+use command::{LIMIT, Output, command, finish, is_documented, signal};
 
 /// Figures of runs in which threads had to wait so long for a core say nothing about the network.
 const DISTURBED: Duration = Duration::from_millis(5);

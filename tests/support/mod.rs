@@ -2,7 +2,6 @@
 
 #![allow(dead_code, unused_imports, reason = "each program uses a part of it")]
 
-pub(crate) mod command;
 pub(crate) mod hole;
 mod node;
 mod parcels;
