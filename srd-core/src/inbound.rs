@@ -101,10 +101,11 @@ impl Inbound {
     }
 
     fn roll(&mut self, now: Time) {
-        let periods = now.since(self.since).as_nanos() / self.period.as_nanos();
-        if periods == 0 {
+        let elapsed = now.since(self.since);
+        if elapsed < self.period {
             return;
         }
+        let periods = elapsed.as_nanos() / self.period.as_nanos();
         self.since += self.period * periods;
         for _ in 0..periods.min(8) {
             self.recent.expire(self.number);
@@ -142,6 +143,10 @@ impl Inbound {
     /// A packet of `len` bytes arrived from a sender; `streaming` if messages of it are half delivered, `asks` if it has
     /// more to send and wants to know how fast.
     pub(crate) fn heard(&mut self, now: Time, sender: &mut Sender, len: usize, streaming: bool, asks: bool) {
+        if self.link_rate.is_none() {
+            // There is no advice to give.
+            return;
+        }
         self.roll(now);
         if len >= self.large {
             self.bytes += len as u64;
