@@ -122,10 +122,11 @@ impl Inbound {
     }
 
     fn roll(&mut self, now: Time) {
-        let periods = now.since(self.since).as_nanos() / self.period.as_nanos();
-        if periods == 0 {
+        let elapsed = now.since(self.since);
+        if elapsed < self.period {
             return;
         }
+        let periods = elapsed.as_nanos() / self.period.as_nanos();
         let elapsed = self.period * periods;
         self.since += elapsed;
         self.keep_up(elapsed, periods);
@@ -173,6 +174,10 @@ impl Inbound {
 
     /// A packet was read at `now` that arrived at the host at `at`.
     pub(crate) fn read(&mut self, now: Time, at: Time) {
+        if self.link_rate.is_none() {
+            // There is no advice to give.
+            return;
+        }
         self.roll(now);
         if self.turn != now {
             self.end_turn();
@@ -201,6 +206,9 @@ impl Inbound {
     /// A packet of `len` bytes arrived from a sender; `streaming` if messages of it are half delivered, `asks` if it has
     /// more to send and wants to know how fast.
     pub(crate) fn heard(&mut self, now: Time, sender: &mut Sender, len: usize, streaming: bool, asks: bool) {
+        if self.link_rate.is_none() {
+            return;
+        }
         self.roll(now);
         if len >= self.large {
             self.bytes += len as u64;
