@@ -1,10 +1,11 @@
 //! An EFA card in software.
 //!
-//! [`Nic`] is an open card: the card of [`srd_core::card`] over kernel UDP, with a thread that drives it while the program
+//! [`Nic`] is an open card: the card of [`srd_core::card`] over kernel UDP or AF_XDP, with a thread that drives it while the program
 //! does not. [`api`] makes it safe and comfortable for Rust programs.
 #![cfg(target_os = "linux")]
 
 pub mod api;
+mod bind;
 pub mod counters;
 pub mod faults;
 mod memory;
@@ -15,6 +16,7 @@ mod thread;
 
 pub use memory::{HostMem, RawRegion};
 pub use nic::{Nic, NicConfig, NicCounters, NicSink, OpenError};
+pub use srd_xdp::DriverChoice;
 pub use options::{OptionError, Options};
 pub use srd_core::card::{
     self, Access, CardError, CardEvent, CardOptions, Completion, CqId, Gid, MrKeys, Opcode, PdId, Profile, QpAttr,
