@@ -309,7 +309,9 @@ impl<M: HostMemory> Card<M> {
         self.cqs.get(init.recv_cq.0 as usize).ok_or(NO_CQ)?;
         let cap = &init.cap;
         let sges = u64::from(cap.recv_sge.max(1));
-        if cap.send_wr > profile.max_sq_wr_with(cap.inline) || u64::from(cap.recv_wr) * sges > u64::from(profile.max_rq_wr) {
+        if cap.send_wr > profile.max_sq_wr_with(cap.inline)
+            || u64::from(cap.recv_wr) * sges > u64::from(profile.max_rq_wr)
+        {
             return Err(CardError::Invalid("more work requests than the device's queues hold"));
         }
         if cap.send_sge > profile.max_sq_sge || cap.recv_sge > profile.max_rq_sge {

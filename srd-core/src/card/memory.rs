@@ -105,7 +105,15 @@ const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
 impl<M: HostMemory> Regions<M> {
     pub(super) fn new(memory: M, max: u32, rng: Xoshiro256PlusPlus) -> Regions<M> {
-        Regions { memory, slots: Vec::new(), free: VecDeque::new(), live: 0, bytes: 0, max: max.min(1 << SLOT_BITS), rng }
+        Regions {
+            memory,
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            live: 0,
+            bytes: 0,
+            max: max.min(1 << SLOT_BITS),
+            rng,
+        }
     }
 
     pub(super) fn register(

@@ -48,7 +48,9 @@ fn every_status_comes_between_processes() {
 
 #[test]
 fn a_peer_that_starts_again_knows_nothing_of_before() {
-    run("status", "efa2", &["restart"]);
+    let bench = Bench::new();
+    let program = bench.compile("status");
+    bench.run(bench.command(program).env("SRD_PROFILE", "efa2").arg("restart"));
 }
 
 #[test]
@@ -80,9 +82,11 @@ fn registrations_at_the_limit_are_told_with_numbers() {
         "regions",
         "#include \"check.h\"\n\
          int main(void) { struct ibv_pd *pd = ibv_alloc_pd(open_device(0)); static char mem[4096]; struct ibv_mr *mr[5];\n\
-         for (int round = 0; round < 2; round++) { for (int i = 0; i < 5; i++)\n\
-         CHECK(mr[i] = ibv_reg_mr(pd, mem, 1000, 0)); NULL_WITH(ibv_reg_mr(pd, mem, 77, 0), ENOMEM);\n\
-         for (int i = 0; i < 5; i++) IS(ibv_dereg_mr(mr[i]), 0); } return 0; }\n",
+         for (int round = 0; round < 2; round++) {\n\
+         for (int i = 0; i < 5; i++) { CHECK(mr[i] = ibv_reg_mr(pd, mem, 1000, 0)); }\n\
+         NULL_WITH(ibv_reg_mr(pd, mem, 77, 0), ENOMEM);\n\
+         for (int i = 0; i < 5; i++) { IS(ibv_dereg_mr(mr[i]), 0); }\n\
+         } return 0; }\n",
     );
     let out = bench.run(bench.command(&program).env("SRD_MAX_MR", "5"));
     let said = String::from_utf8_lossy(&out.stderr);
