@@ -175,7 +175,6 @@ impl Inbound {
     /// A packet was read at `now` that arrived at the host at `at`.
     pub(crate) fn read(&mut self, now: Time, at: Time) {
         if self.link_rate.is_none() {
-            // There is no advice to give.
             return;
         }
         self.roll(now);
@@ -207,6 +206,7 @@ impl Inbound {
     /// more to send and wants to know how fast.
     pub(crate) fn heard(&mut self, now: Time, sender: &mut Sender, len: usize, streaming: bool, asks: bool) {
         if self.link_rate.is_none() {
+            // There is no advice to give.
             return;
         }
         self.roll(now);
