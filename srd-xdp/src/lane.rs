@@ -76,7 +76,8 @@ impl Lane {
     /// As [`Xsk::open`].
     pub(crate) fn open(interface: u32, queue: u32, frame: u32, frames: u32, mode: Mode) -> io::Result<Lane> {
         let rings = Rings { rx: frames, tx: frames };
-        let open = |metadata| Xsk::open(interface, queue, UmemSize { frame, frames: 2 * frames, metadata }, rings, mode);
+        let open =
+            |metadata| Xsk::open(interface, queue, UmemSize { frame, frames: 2 * frames, metadata }, rings, mode);
         // Where the kernel copies, it does what the metadata says. With zero copy, many devices ignore it.
         let (mut xsk, mut free) = match if mode.zero_copy { open(0) } else { open(METADATA) } {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) && !mode.zero_copy => open(0),
@@ -324,7 +325,7 @@ impl Packet {
             } else {
                 let sum = copy_sum(place, &bytes[..n]);
                 // The payload begins at an even place. At an odd one, the halves of all words are the other way round.
-                self.sum += if self.at % 2 == 0 { sum } else { u64::from(fold(sum).swap_bytes()) };
+                self.sum += if self.at.is_multiple_of(2) { sum } else { u64::from(fold(sum).swap_bytes()) };
             }
             self.at += n;
             bytes = &bytes[n..];

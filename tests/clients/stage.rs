@@ -63,8 +63,7 @@ impl Stage {
         let dir = tempfile::Builder::new().prefix("srd-clients-").tempdir().map_err(|e| e.to_string())?;
         // Programs of an unprivileged user make files here.
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).map_err(|e| e.to_string())?;
-        let stage =
-            Stage { venv: target.join("clients/venv"), srd: dir.path().join("srd"), dir };
+        let stage = Stage { venv: target.join("clients/venv"), srd: dir.path().join("srd"), dir };
         stage.install(target)?;
         stage.compile()?;
         Ok(stage)
@@ -243,7 +242,7 @@ impl Stage {
 
     /// Files in the virtual environment may be in a place that others cannot read.
     fn is_open_to_nobody(&self, case: &Case) -> bool {
-        case.client != Client::OpenMpiWheel || {
+        !matches!(case.client, Client::OpenMpiWheel | Client::Nixl) || {
             let mut test = Command::new(NOBODY[0]);
             test.args(&NOBODY[1..]).arg("test").arg("-x").arg(self.venv.join("bin/python"));
             test.status().is_ok_and(|status| status.success())

@@ -16,9 +16,9 @@ mod thread;
 
 pub use memory::{HostMem, RawRegion};
 pub use nic::{Nic, NicConfig, NicCounters, NicSink, OpenError};
-pub use srd_xdp::DriverChoice;
 pub use options::{OptionError, Options};
 pub use srd_core::card::{
     self, Access, CardError, CardEvent, CardOptions, Completion, CqId, Gid, MrKeys, Opcode, PdId, Profile, QpAttr,
     QpCap, QpInit, QpModify, QpState, QpType, SendData, SendOp, SendOps, SendWr, Sge, Status,
 };
+pub use srd_xdp::DriverChoice;

@@ -119,7 +119,8 @@ pub(crate) struct Shared {
     /// Turns in a row in which nothing moved, while the program drives.
     idle: AtomicU32,
     unpublished: AtomicBool,
-    owes: AtomicBool,
+    /// Messages posted, and receives handed out, since anything was sent: what waits for company.
+    waiting: AtomicU32,
     publisher: Option<Mutex<Publisher>>,
 }
 
@@ -138,6 +139,9 @@ pub struct Nic {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Messages that wait for company at most, and receives whose acknowledgement does: enough to share the cost of a packet, few
+/// against the depth of queues, so that both ends have something to do at the same time.
+const COMPANY: u32 = 128;
 /// Turns without anything moving after which a program that polls lets others run.
 const PATIENCE: u32 = 100;
 /// How long a card that is closed answers what comes late: as long as something comes, within bounds.
@@ -198,7 +202,7 @@ impl Nic {
             sink,
             idle: AtomicU32::new(0),
             unpublished: AtomicBool::new(true),
-            owes: AtomicBool::new(false),
+            waiting: AtomicU32::new(0),
             publisher,
         });
         let thread = spawn(&shared, readiness)?;
@@ -248,7 +252,15 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn reg_mr(&self, pd: PdId, memory: RawRegion, base: u64, access: Access) -> Result<MrKeys, CardError> {
-        self.command(|e| e.upper.reg_mr(pd, memory, base, memory.bytes() as u64, access))
+        self.command(|e| {
+            let outcome = e.upper.reg_mr(pd, memory, base, memory.bytes() as u64, access);
+            if matches!(outcome, Err(CardError::NoMemory(_))) {
+                let (regions, bytes) = e.upper.registered();
+                let wanted = memory.bytes();
+                tracing::warn!(device = %self.shared.name, "{wanted} bytes are not registered: {regions} regions of {bytes} bytes are");
+            }
+            outcome
+        })
     }
 
     /// See [`Card::dereg_mr`].
@@ -390,16 +402,16 @@ impl Nic {
         let mut engine = self.shared.lock();
         let ready = take(&mut engine, cq, out);
         if ready > 0 {
+            self.shared.handed_out(&mut engine, &out[..ready]);
             return ready;
         }
-        let mut moved = self.shared.owes(false) && speak(&mut engine);
+        let mut moved = self.shared.waiting() > 0 && self.shared.speak(&mut engine);
         moved |= hear(&mut engine);
         let ready = take(&mut engine, cq, out);
         if ready > 0 {
-            // The program may answer: then the acknowledgement travels with the answer.
-            self.shared.owes(true);
+            self.shared.handed_out(&mut engine, &out[..ready]);
         } else {
-            moved |= speak(&mut engine);
+            moved |= self.shared.speak(&mut engine);
         }
         self.shared.after(&mut engine);
         drop(engine);
@@ -441,7 +453,9 @@ impl Drop for Nic {
         let mut engine = self.shared.lock();
         let began = Instant::now();
         let mut quiet = began;
-        while quiet.elapsed() < LINGER_QUIET && began.elapsed() < LINGER_MAX {
+        // Whoever never met anybody owes nobody an answer.
+        let has_met = engine.endpoint.peers().next().is_some();
+        while has_met && quiet.elapsed() < LINGER_QUIET && began.elapsed() < LINGER_MAX {
             if turn(&mut engine) {
                 quiet = Instant::now();
             }
@@ -527,23 +541,45 @@ impl Shared {
         engine.now
     }
 
-    /// Sets whether something may wait to be sent since the program drove the card, and says whether something did. Under
-    /// the lock of the card.
+    /// See [`Shared::waiting`]. Under the lock of the card, as all that concerns it.
     #[inline]
-    fn owes(&self, owes: bool) -> bool {
-        let before = self.owes.load(Ordering::Relaxed);
-        self.owes.store(owes, Ordering::Relaxed);
-        before
+    fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn speak(&self, engine: &mut CardEngine) -> bool {
+        self.waiting.store(0, Ordering::Relaxed);
+        speak(engine)
+    }
+
+    /// There is something more to be sent: it leaves in the next turn, or now if much waits.
+    #[inline]
+    fn speak_soon(&self, engine: &mut CardEngine, more: usize) {
+        let waiting = self.waiting() + more as u32;
+        self.waiting.store(waiting, Ordering::Relaxed);
+        if waiting >= COMPANY {
+            engine.now = engine.driver.now();
+            self.speak(engine);
+        }
+    }
+
+    /// The program has these completions. To what it received it may answer: then the acknowledgement travels with the answer.
+    #[inline]
+    fn handed_out(&self, engine: &mut CardEngine, completions: &[Completion]) {
+        if completions[0].opcode.is_recv() {
+            self.speak_soon(engine, completions.len());
+        }
     }
 
     /// `new` messages were posted. Alone, they leave at once; where others are under way they leave together with what is
-    /// posted next, in the next turn.
+    /// posted next.
     #[inline]
     fn doorbell(&self, engine: &mut CardEngine, new: usize) {
         if engine.upper.in_flight() <= new {
-            self.owes(false);
             engine.now = engine.driver.now();
-            speak(engine);
+            self.speak(engine);
+        } else {
+            self.speak_soon(engine, new);
         }
         self.shift.kick();
     }

@@ -187,6 +187,8 @@ struct PeerEntry {
     handles: Vec<(PdId, u16)>,
     /// Reads that are being answered.
     serving: u32,
+    /// It said that it closes: until then nobody is there. In the past otherwise.
+    closed_until: Time,
 }
 
 impl PeerEntry {
@@ -226,8 +228,9 @@ pub struct Card<M: HostMemory> {
     /// Datagrams by the time when they are given up, their place and their number; most are gone by then.
     datagrams: VecDeque<(Time, usize, u32)>,
     datagram_count: u32,
-    /// Copied datagrams under way, and buffers for others.
-    copies: usize,
+    /// Datagrams under way whose work request has completed.
+    datagram_copies: usize,
+    /// Buffers for payload that is copied.
     free_copies: Vec<Vec<u8>>,
     local: Local,
     rng: Xoshiro256PlusPlus,
@@ -277,7 +280,7 @@ impl<M: HostMemory> Card<M> {
             stuck: false,
             datagrams: VecDeque::new(),
             datagram_count: 0,
-            copies: 0,
+            datagram_copies: 0,
             free_copies: Vec::new(),
             rng: faults,
             forced: 0,
@@ -298,6 +301,11 @@ impl<M: HostMemory> Card<M> {
     /// What it claims to be.
     pub fn profile(&self) -> &Profile {
         &self.options.profile
+    }
+
+    /// Memory regions that are registered, and their bytes.
+    pub fn registered(&self) -> (u32, u64) {
+        self.regions.registered()
     }
 
     /// The memory that it was given.

@@ -133,9 +133,13 @@ fn main() -> anyhow::Result<()> {
             for (k, kind) in Kind::ALL.into_iter().enumerate() {
                 // A fresh cable for each: nothing of one kind stays for the next.
                 let bed = Pair::builder().mtu(cli.mtu).build()?;
-                rates[s][k].push(stream(&bed, kind, size, cli.frames, time).with_context(|| format!("{}: stream", kind.name()))?);
+                rates[s][k].push(
+                    stream(&bed, kind, size, cli.frames, time).with_context(|| format!("{}: stream", kind.name()))?,
+                );
                 let bed = Pair::builder().mtu(cli.mtu).build()?;
-                delays[s][k].push(ping(&bed, kind, size, cli.frames, time).with_context(|| format!("{}: ping-pong", kind.name()))?);
+                delays[s][k].push(
+                    ping(&bed, kind, size, cli.frames, time).with_context(|| format!("{}: ping-pong", kind.name()))?,
+                );
             }
         }
     }

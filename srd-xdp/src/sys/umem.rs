@@ -19,7 +19,6 @@ pub(crate) struct UmemSize {
 /// `sizeof(struct xsk_tx_metadata)`. Kernels before 6.11 refuse it.
 pub(crate) const METADATA: u32 = size_of::<libc::xsk_tx_metadata>() as u32;
 
-
 /// The right to read and write one frame. It belongs to the socket that handed it out. Neither `Clone` nor `Copy`: moved
 /// into a ring, it is the kernel's.
 #[derive(Debug)]

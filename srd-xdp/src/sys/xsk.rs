@@ -226,7 +226,7 @@ impl Xsk {
     /// # Panics
     /// If there is no room.
     pub(crate) fn transmit(&mut self, frame: Frame, len: usize, more: bool, metadata: bool) {
-        let options = u32::from(more) * libc::XDP_PKT_CONTD | u32::from(metadata) * libc::XDP_TX_METADATA;
+        let options = (u32::from(more) * libc::XDP_PKT_CONTD) | (u32::from(metadata) * libc::XDP_TX_METADATA);
         let addr = self.umem.address(&frame) + self.umem.metadata() as u64;
         self.tx.push(libc::xdp_desc { addr, len: len as u32, options });
     }

@@ -3,6 +3,7 @@
 mod ibv;
 mod libfabric;
 mod mpi;
+mod nixl;
 mod perftest;
 mod program;
 pub(crate) mod pyverbs;
@@ -24,6 +25,7 @@ pub(crate) fn all() -> Vec<Case> {
         libfabric::cases(),
         mpi::cases(),
         ucx::cases(),
+        nixl::cases(),
         program::cases(),
     ]
     .into_iter()

@@ -30,7 +30,10 @@ pub(super) fn cases(all: &[Case]) -> Vec<Case> {
     let case = |&(client, command, network, drivers): &(Client, &str, Network, [&'static str; 2])| {
         let place = if client == Client::Pyverbs { Place::OneHost } else { Place::TwoHosts };
         let is_meant = |case: &&Case| {
-            case.client == client && case.network == network && case.place == place && case.command().starts_with(command)
+            case.client == client
+                && case.network == network
+                && case.place == place
+                && case.command().starts_with(command)
         };
         let found = all.iter().find(is_meant).unwrap_or_else(|| panic!("no case '{command}' to repeat over AF_XDP"));
         Case { drivers, ..found.clone() }.full_only(false)
