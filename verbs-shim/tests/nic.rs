@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use srd_core::card::{CardEvent, CardOptions};
 use srd_core::{Config, card::Profile};
-use srd_udp::UdpOptions;
 use verbs_shim::{
     Access, Completion, Nic, NicConfig, NicSink, Opcode, QpCap, QpInit, QpModify, QpState, QpType, RawRegion, SendData,
     SendOp, SendOps, SendWr, Sge, Status,
@@ -18,13 +17,8 @@ fn config() -> NicConfig {
     let profile = Profile::generation(0xefa3).expect("a generation");
     NicConfig {
         name: "test".into(),
-        addr: "127.0.0.1:0".parse().expect("an address"),
-        transport: Config::default().check().expect("the default is valid"),
-        udp: UdpOptions::default(),
         card: CardOptions { profile, ..CardOptions::default() },
-        faults: None,
-        counters: None,
-        seed: None,
+        ..NicConfig::at("127.0.0.1:0".parse().expect("an address"))
     }
 }
 
