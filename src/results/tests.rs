@@ -51,9 +51,11 @@ fn the_worst_seed_counts() {
 }
 
 #[test]
-fn worst_sample_ignores_the_first() {
-    let samples = Samples { interval_us: 1.0, gbps: vec![vec![9.0, 2.0, 2.0], vec![0.0, 2.0, 1.0]] };
-    let flows = vec![flow(0, None), flow(1, None)];
+fn worst_sample_ignores_the_first_and_flows_that_come_or_go() {
+    let interval_us = 10.0;
+    let samples = Samples { interval_us, gbps: vec![vec![9.0, 2.0, 2.0], vec![0.0, 2.0, 1.0], vec![0.0, 0.0, 0.1]] };
+    let late = Flow { start_us: 25.0, ..flow(2, None) };
+    let flows = vec![flow(0, None), flow(1, None), late];
     let s = Summary::of_flows(&flows, Some(&samples));
     let worst = s.worst_sample_over_fair.expect("two samples count");
     assert!((worst - 4.0 / 3.0).abs() < 1e-9 || (worst - 2.0 / 3.0).abs() < 1e-9, "{worst}");

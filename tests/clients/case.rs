@@ -6,12 +6,14 @@ use std::time::Duration;
 use super::process::Ended;
 
 /// One line of the table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) client: Client,
     pub(crate) job: Job,
     pub(crate) place: Place,
     pub(crate) network: Network,
+    /// What moves the packets at each host.
+    pub(crate) drivers: [&'static str; 2],
     /// Environment of the programs, besides what the stage gives them.
     pub(crate) env: Vec<(&'static str, String)>,
     /// Runs only when everything is wanted.
@@ -43,7 +45,7 @@ pub(crate) enum Client {
 
 /// What is started. `{server}` in an argument becomes the address of the server's host, `{dir}` the directory of
 /// this test's own programs and scripts, `{venv}` that of the PyPI clients.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Job {
     /// One program, on the first host.
     Solo(String),
@@ -81,6 +83,7 @@ impl Case {
             job,
             place: Place::OneHost,
             network: Network::Clean,
+            drivers: ["udp", "udp"],
             env: Vec::new(),
             full_only: false,
             limit: Duration::from_secs(60),
@@ -126,6 +129,15 @@ impl Case {
 
     pub(crate) fn verdict(self, verdict: Verdict) -> Case {
         Case { verdict, ..self }
+    }
+
+    /// The network, and the drivers if they are not the usual ones.
+    pub(crate) fn conditions(&self) -> String {
+        match self.drivers {
+            ["udp", "udp"] => self.network.to_string(),
+            [a, b] if a == b => format!("{} ({a})", self.network),
+            [a, b] => format!("{} ({a}-{b})", self.network),
+        }
     }
 
     /// What a reader would type; the servers' differences are not shown.

@@ -14,8 +14,10 @@ use srd_core::card::{
     PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Trouble,
 };
 use srd_core::{CheckedConfig, Config, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
-use srd_udp::{BindError, UdpDriver, UdpOptions};
+use srd_udp::{BindError, UdpOptions};
+use srd_xdp::{DriverChoice, XdpOptions};
 
+use crate::bind;
 use crate::counters::{Identity, Publisher};
 use crate::memory::{HostMem, RawRegion};
 use crate::thread::{self, Shift};
@@ -29,7 +31,11 @@ pub struct NicConfig {
     pub addr: SocketAddr,
     /// The transport.
     pub transport: CheckedConfig,
-    /// The driver.
+    /// What moves the packets.
+    pub driver: DriverChoice,
+    /// Receive queues of the interface to take for AF_XDP, 1..=16, as far as they are free.
+    pub xdp_queues: u32,
+    /// The driver, as far as it uses kernel UDP.
     pub udp: UdpOptions,
     /// The card.
     pub card: CardOptions,
@@ -49,6 +55,8 @@ impl NicConfig {
             name: "srd_0".into(),
             addr,
             transport: Config::default().check().expect("the defaults are valid"),
+            driver: DriverChoice::Udp,
+            xdp_queues: XdpOptions::default().queues,
             udp: UdpOptions::default(),
             card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
             faults: None,
@@ -68,12 +76,15 @@ pub enum OpenError {
     /// The sockets could not be opened.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// AF_XDP cannot be used.
+    #[error(transparent)]
+    Xdp(srd_xdp::OpenError),
     /// The system has no more of something.
     #[error("cannot open a card: {0}")]
     System(#[from] std::io::Error),
 }
 
-type AnyDriver = Box<dyn Driver + Send>;
+pub(crate) type AnyDriver = Box<dyn Driver + Send>;
 type CardEngine = Engine<AnyDriver, Card<HostMem>>;
 
 /// Counters of a card, all at one moment.
@@ -108,7 +119,8 @@ pub(crate) struct Shared {
     /// Turns in a row in which nothing moved, while the program drives.
     idle: AtomicU32,
     unpublished: AtomicBool,
-    owes: AtomicBool,
+    /// Messages posted, and receives handed out, since anything was sent: what waits for company.
+    waiting: AtomicU32,
     publisher: Option<Mutex<Publisher>>,
 }
 
@@ -127,6 +139,9 @@ pub struct Nic {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Messages that wait for company at most, and receives whose acknowledgement does: enough to share the cost of a packet, few
+/// against the depth of queues, so that both ends have something to do at the same time.
+const COMPANY: u32 = 128;
 /// Turns without anything moving after which a program that polls lets others run.
 const PATIENCE: u32 = 100;
 /// How long a card that is closed answers what comes late: as long as something comes, within bounds.
@@ -139,9 +154,8 @@ impl Nic {
     /// # Errors
     /// The address cannot be a card's, or the system does not permit it.
     pub fn open(config: NicConfig, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
-        let udp = bind(config.addr, &config.udp)?;
-        let readiness = vec![udp.readiness()?];
-        Nic::over(config, Box::new(udp), readiness, sink)
+        let (driver, readiness) = bind::open(&config)?;
+        Nic::over(config, driver, readiness, sink)
     }
 
     /// Opens a card over any driver, at the driver's address. The thread sleeps until one of `readiness` is readable; those
@@ -188,7 +202,7 @@ impl Nic {
             sink,
             idle: AtomicU32::new(0),
             unpublished: AtomicBool::new(true),
-            owes: AtomicBool::new(false),
+            waiting: AtomicU32::new(0),
             publisher,
         });
         let thread = spawn(&shared, readiness)?;
@@ -388,16 +402,16 @@ impl Nic {
         let mut engine = self.shared.lock();
         let ready = take(&mut engine, cq, out);
         if ready > 0 {
+            self.shared.handed_out(&mut engine, &out[..ready]);
             return ready;
         }
-        let mut moved = self.shared.owes(false) && speak(&mut engine);
+        let mut moved = self.shared.waiting() > 0 && self.shared.speak(&mut engine);
         moved |= hear(&mut engine);
         let ready = take(&mut engine, cq, out);
         if ready > 0 {
-            // The program may answer: then the acknowledgement travels with the answer.
-            self.shared.owes(true);
+            self.shared.handed_out(&mut engine, &out[..ready]);
         } else {
-            moved |= speak(&mut engine);
+            moved |= self.shared.speak(&mut engine);
         }
         self.shared.after(&mut engine);
         drop(engine);
@@ -454,28 +468,6 @@ impl Drop for Nic {
         }
         self.shared.tell_counters(&counters(&engine));
     }
-}
-
-/// A driver at `addr`; if there is no port in it or that is taken, at another port: one of the range for source ports if there
-/// is such a range, because then nothing else gets through.
-fn bind(addr: SocketAddr, options: &UdpOptions) -> Result<UdpDriver, OpenError> {
-    let at = |port| UdpDriver::bind(SocketAddr::new(addr.ip(), port), options.clone());
-    if addr.port() != 0
-        && let Ok(driver) = at(addr.port())
-    {
-        return Ok(driver);
-    }
-    let Some(range) = &options.source_port_range else { return Ok(at(0)?) };
-    // Processes that start at once begin at different places.
-    let count = u32::from(range.end() - range.start()) + 1;
-    let begin = getrandom::u32().map_err(std::io::Error::from)? % count;
-    for k in 0..count {
-        match at(range.start() + ((begin + k) % count) as u16) {
-            Err(BindError::InUse(_)) if k + 1 < count => {}
-            other => return Ok(other?),
-        }
-    }
-    unreachable!("the last port of the range ends the search")
 }
 
 fn spawn(shared: &Arc<Shared>, readiness: Vec<OwnedFd>) -> std::io::Result<JoinHandle<()>> {
@@ -549,23 +541,45 @@ impl Shared {
         engine.now
     }
 
-    /// Sets whether something may wait to be sent since the program drove the card, and says whether something did. Under
-    /// the lock of the card.
+    /// See [`Shared::waiting`]. Under the lock of the card, as all that concerns it.
     #[inline]
-    fn owes(&self, owes: bool) -> bool {
-        let before = self.owes.load(Ordering::Relaxed);
-        self.owes.store(owes, Ordering::Relaxed);
-        before
+    fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn speak(&self, engine: &mut CardEngine) -> bool {
+        self.waiting.store(0, Ordering::Relaxed);
+        speak(engine)
+    }
+
+    /// There is something more to be sent: it leaves in the next turn, or now if much waits.
+    #[inline]
+    fn speak_soon(&self, engine: &mut CardEngine, more: usize) {
+        let waiting = self.waiting() + more as u32;
+        self.waiting.store(waiting, Ordering::Relaxed);
+        if waiting >= COMPANY {
+            engine.now = engine.driver.now();
+            self.speak(engine);
+        }
+    }
+
+    /// The program has these completions. To what it received it may answer: then the acknowledgement travels with the answer.
+    #[inline]
+    fn handed_out(&self, engine: &mut CardEngine, completions: &[Completion]) {
+        if completions[0].opcode.is_recv() {
+            self.speak_soon(engine, completions.len());
+        }
     }
 
     /// `new` messages were posted. Alone, they leave at once; where others are under way they leave together with what is
-    /// posted next, in the next turn.
+    /// posted next.
     #[inline]
     fn doorbell(&self, engine: &mut CardEngine, new: usize) {
         if engine.upper.in_flight() <= new {
-            self.owes(false);
             engine.now = engine.driver.now();
-            speak(engine);
+            self.speak(engine);
+        } else {
+            self.speak_soon(engine, new);
         }
         self.shift.kick();
     }

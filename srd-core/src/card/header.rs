@@ -71,6 +71,9 @@ const MAX_ENCODED: usize = 29;
 const _: () = assert!(MAX_ENCODED <= MAX_HEADER);
 
 impl Encoded {
+    /// None, for a moment.
+    pub(super) const EMPTY: Encoded = Encoded { bytes: [0; MAX_ENCODED], len: 0 };
+
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len as usize]
     }
@@ -86,13 +89,28 @@ impl Encoded {
         self.len += N as u8;
     }
 
+    /// Begins a header with its kind and a route.
     #[inline]
-    fn put_route(&mut self, kind: u8, route: &Route) {
-        self.put([kind]);
-        self.put(route.dst.to_be_bytes());
-        self.put(route.src.to_be_bytes());
-        self.put(route.qkey.to_be_bytes());
+    fn routed(kind: u8, route: &Route) -> Encoded {
+        let mut bytes = [0; MAX_ENCODED];
+        bytes[0] = kind;
+        bytes[1..3].copy_from_slice(&route.dst.to_be_bytes());
+        bytes[3..5].copy_from_slice(&route.src.to_be_bytes());
+        bytes[5..9].copy_from_slice(&route.qkey.to_be_bytes());
+        Encoded { bytes, len: 9 }
     }
+
+    /// Begins a header without a route.
+    #[inline]
+    fn bare(kind: u8) -> Encoded {
+        let mut bytes = [0; MAX_ENCODED];
+        bytes[0] = kind;
+        Encoded { bytes, len: 1 }
+    }
+}
+
+fn flag(set: bool, flag: u8) -> u8 {
+    if set { flag } else { 0 }
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -127,42 +145,46 @@ impl Reader<'_> {
 
 impl Header {
     // [CARD-1]
+    #[inline]
     pub(super) fn encode(&self) -> Encoded {
-        let mut out = Encoded { bytes: [0; MAX_ENCODED], len: 0 };
         match *self {
             Header::Send { ref route, ud, imm } => {
-                out.put_route(SEND | if ud { UD } else { 0 } | if imm.is_some() { IMM } else { 0 }, route);
+                let mut out = Encoded::routed(SEND | flag(ud, UD) | flag(imm.is_some(), IMM), route);
                 if let Some(imm) = imm {
                     out.put(imm.to_be_bytes());
                 }
+                out
             }
             Header::Write { ref route, imm, unsolicited, rkey, addr } => {
-                let flags = if imm.is_some() { IMM } else { 0 } | if unsolicited { UNSOLICITED } else { 0 };
-                out.put_route(WRITE | flags, route);
+                let flags = flag(imm.is_some(), IMM) | flag(unsolicited, UNSOLICITED);
+                let mut out = Encoded::routed(WRITE | flags, route);
                 if let Some(imm) = imm {
                     out.put(imm.to_be_bytes());
                 }
                 out.put(rkey.to_be_bytes());
                 out.put(addr.to_be_bytes());
+                out
             }
             Header::Read { ref route, rkey, addr, len, id } => {
-                out.put_route(READ, route);
+                let mut out = Encoded::routed(READ, route);
                 out.put(rkey.to_be_bytes());
                 out.put(addr.to_be_bytes());
                 out.put(len.to_be_bytes());
                 out.put(id.to_be_bytes());
+                out
             }
             Header::Data { id } => {
-                out.put([DATA]);
+                let mut out = Encoded::bare(DATA);
                 out.put(id.to_be_bytes());
+                out
             }
             Header::Fail { id, status } => {
-                out.put([FAIL]);
+                let mut out = Encoded::bare(FAIL);
                 out.put(id.to_be_bytes());
                 out.put([status]);
+                out
             }
         }
-        out
     }
 
     /// `None` if it is none.

@@ -228,8 +228,9 @@ pub struct Card<M: HostMemory> {
     /// Datagrams by the time when they are given up, their place and their number; most are gone by then.
     datagrams: VecDeque<(Time, usize, u32)>,
     datagram_count: u32,
-    /// Copied datagrams under way, and buffers for others.
-    copies: usize,
+    /// Datagrams under way whose work request has completed.
+    datagram_copies: usize,
+    /// Buffers for payload that is copied.
     free_copies: Vec<Vec<u8>>,
     local: Local,
     rng: Xoshiro256PlusPlus,
@@ -279,7 +280,7 @@ impl<M: HostMemory> Card<M> {
             stuck: false,
             datagrams: VecDeque::new(),
             datagram_count: 0,
-            copies: 0,
+            datagram_copies: 0,
             free_copies: Vec::new(),
             rng: faults,
             forced: 0,

@@ -2,7 +2,7 @@
 
 use super::header::{Encoded, Header, Route};
 use super::memory::{Regions, Segment, Use};
-use super::profile::{MAX_INLINE, MAX_SGE};
+use super::profile::MAX_SGE;
 use super::qp::{QpState, QpType, Recv};
 use super::{
     Card, CardError, CardEvent, Completion, CqId, Gid, HostMemory, MAX_NOTES, NO_QP, Opcode, Sge, Status, Trouble,
@@ -91,15 +91,15 @@ pub(super) struct Out {
     ah: u16,
     /// It is a datagram, the one with this number.
     ud: Option<u32>,
-    /// The payload of a datagram, copied so that its work request could complete at once.
+    /// The payload, if it was copied: inline data, and datagrams.
     copy: Option<Vec<u8>>,
+    /// Its work request has completed: it is a datagram.
+    done: bool,
     /// It is being taken back.
     doomed: bool,
     segs: u8,
-    inline: bool,
     pub(super) header: Encoded,
     seg: [Segment; 2],
-    bytes: [u8; MAX_INLINE],
 }
 
 /// A read whose data has not arrived.
@@ -132,8 +132,9 @@ pub(super) const UD_PATIENCE: Span = Span::from_secs(1);
 /// How long a peer that closed counts as gone: requests to it fail at once. After that they try again whether it is back.
 pub(super) const CLOSED_FOR: Span = Span::from_secs(5);
 
-/// Datagrams under way whose payload was copied. A datagram is done when it is sent, which programs rely on; beyond this
-/// number they are done when they have arrived (or not), so that a program cannot send faster than the network takes.
+/// Datagrams under way that are done already, and buffers that are kept for the next copies. A datagram is done when it is
+/// sent, which programs rely on; beyond this number they are done when they have arrived (or not), so that a program cannot
+/// send faster than the network takes.
 const MAX_COPIES: usize = 1024;
 
 /// Which of the things under way are to be ended.
@@ -231,8 +232,7 @@ impl<M: HostMemory> Card<M> {
         match self.start(qpn, wr) {
             Ok(slot) => {
                 let out = &self.outs[slot];
-                let gone =
-                    out.copy.is_some().then_some((out.len, Remote { peer: out.peer, qpn: out.remote_qpn, ah: out.ah }));
+                let gone = out.done.then_some((out.len, Remote { peer: out.peer, qpn: out.remote_qpn, ah: out.ah }));
                 if parks {
                     self.qp_mut(qpn).expect("it posted").parked.push(slot as u32);
                 } else {
@@ -275,86 +275,88 @@ impl<M: HostMemory> Card<M> {
             SendOp::Write { .. } if init.ops.write && !ud => (self.options.profile.max_rdma, Use::LocalRead),
             SendOp::Read { .. } | SendOp::Write { .. } => return Err(Status::UnsupportedOp),
         };
+        let len = match wr.data {
+            SendData::Inline(bytes) => bytes.len() as u64,
+            SendData::Sges(sges) => sges.iter().map(|s| u64::from(s.len)).sum(),
+        };
+        let len = u32::try_from(len).ok().filter(|&len| len <= limit).ok_or(Status::LocalBadLength)?;
+        let (mut seg, mut segs) = ([Segment::default(); 2], 0);
+        let mut copy = None;
+        match wr.data {
+            SendData::Inline(bytes) => copy = Some(self.copied(|_, copy| copy.extend_from_slice(bytes))),
+            SendData::Sges(sges) => {
+                for sge in sges {
+                    let Some(found) = self.regions.resolve(pd, sge.lkey, sge.addr, sge.len, use_) else {
+                        seg[..segs].iter().for_each(|seg| self.regions.release(seg));
+                        return Err(Status::InvalidLkey);
+                    };
+                    if found.len > 0 {
+                        seg[segs] = found;
+                        segs += 1;
+                    }
+                }
+            }
+        }
+        let route = Route { dst: wr.qpn, src, qkey: wr.qkey };
         let mut out = Out {
             wr_id: wr.wr_id,
             peer,
-            len: 0,
+            len,
             rnr: if ud { RnrRetry::Times(0) } else { rnr },
             kind: Kind::Send,
             qpn,
             remote_qpn: wr.qpn,
             ah: wr.ah,
             ud: None,
-            copy: None,
+            copy,
+            done: false,
             doomed: false,
-            segs: 0,
-            inline: false,
-            header: Header::Data { id: 0 }.encode(),
-            seg: [Segment::default(); 2],
-            bytes: [0; MAX_INLINE],
+            segs: segs as u8,
+            header: Encoded::EMPTY,
+            seg,
         };
-        match wr.data {
-            SendData::Inline(bytes) => {
-                out.inline = true;
-                out.len = bytes.len() as u32;
-                out.bytes[..bytes.len()].copy_from_slice(bytes);
-            }
-            SendData::Sges(sges) => {
-                let len: u64 = sges.iter().map(|s| u64::from(s.len)).sum();
-                out.len = u32::try_from(len).unwrap_or(u32::MAX);
-            }
-        }
-        if out.len > limit {
-            return Err(Status::LocalBadLength);
-        }
-        if let SendData::Sges(sges) = wr.data {
-            for sge in sges {
-                match self.regions.resolve(pd, sge.lkey, sge.addr, sge.len, use_) {
-                    Some(seg) if seg.len > 0 => {
-                        out.seg[out.segs as usize] = seg;
-                        out.segs += 1;
-                    }
-                    Some(_) => {}
-                    None => {
-                        out.release(&mut self.regions);
-                        return Err(Status::InvalidLkey);
-                    }
-                }
-            }
-        }
-        let route = Route { dst: wr.qpn, src, qkey: wr.qkey };
-        let header = match wr.op {
-            SendOp::Send { imm } => Header::Send { route, ud, imm },
+        match wr.op {
+            SendOp::Send { imm } => out.header = Header::Send { route, ud, imm }.encode(),
             SendOp::Write { addr, rkey, imm } => {
                 out.kind = Kind::Write;
-                Header::Write { route, imm, unsolicited: init.unsolicited_write_recv, rkey, addr }
+                let unsolicited = init.unsolicited_write_recv;
+                out.header = Header::Write { route, imm, unsolicited, rkey, addr }.encode();
             }
             SendOp::Read { addr, rkey } => {
                 let Some(id) = self.add_read(&mut out) else {
                     out.release(&mut self.regions);
                     return Err(Status::QpInternal);
                 };
-                Header::Read { route, rkey, addr, len: self.reads[slot_of(id)].seg.len, id }
+                out.header = Header::Read { route, rkey, addr, len, id }.encode();
             }
-        };
-        out.header = header.encode();
+        }
         if ud {
             self.datagram_count = self.datagram_count.wrapping_add(1);
             out.ud = Some(self.datagram_count);
             self.datagrams.push_back((self.now + UD_PATIENCE, self.outs.vacant_key(), self.datagram_count));
-            if self.copies < MAX_COPIES {
-                self.copies += 1;
-                let mut copy = self.free_copies.pop().unwrap_or_default();
-                copy.clear();
-                for seg in out.segments() {
-                    copy.extend_from_slice(self.regions.read(seg, 0, seg.len as usize));
+            if self.datagram_copies < MAX_COPIES {
+                self.datagram_copies += 1;
+                out.done = true;
+                if out.copy.is_none() {
+                    out.copy = Some(self.copied(|regions, copy| {
+                        for seg in out.segments() {
+                            copy.extend_from_slice(regions.read(seg, 0, seg.len as usize));
+                        }
+                    }));
+                    out.release(&mut self.regions);
+                    out.segs = 0;
                 }
-                out.release(&mut self.regions);
-                out.segs = 0;
-                out.copy = Some(copy);
             }
         }
         Ok(self.outs.insert(out))
+    }
+
+    /// A buffer that `fill` has filled.
+    fn copied(&mut self, fill: impl FnOnce(&Regions<M>, &mut Vec<u8>)) -> Vec<u8> {
+        let mut copy = self.free_copies.pop().unwrap_or_default();
+        copy.clear();
+        fill(&self.regions, &mut copy);
+        copy
     }
 
     /// Turns the message into the request of a read: it has no payload of its own.
@@ -440,12 +442,11 @@ impl<M: HostMemory> Card<M> {
             ah: UNKNOWN_AH,
             ud: None,
             copy: None,
+            done: false,
             doomed: false,
             segs: u8::from(seg.is_some_and(|s| s.len > 0)),
-            inline: false,
             header: header.encode(),
             seg: [seg.unwrap_or_default(), Segment::default()],
-            bytes: [0; MAX_INLINE],
         });
         self.enqueue(out);
     }
@@ -475,10 +476,13 @@ impl<M: HostMemory> Card<M> {
 
     fn settle_with(&mut self, mut out: Out, end: End) {
         out.release(&mut self.regions);
-        if let Some(copy) = out.copy.take() {
-            // The work request has completed long ago.
-            self.copies -= 1;
+        if let Some(copy) = out.copy.take()
+            && self.free_copies.len() < MAX_COPIES
+        {
             self.free_copies.push(copy);
+        }
+        if out.done {
+            self.datagram_copies -= 1;
             return;
         }
         let to = Remote { peer: out.peer, qpn: out.remote_qpn, ah: out.ah };
@@ -570,7 +574,7 @@ impl<M: HostMemory> Card<M> {
         let mut doomed: Vec<usize> = Vec::new();
         for (slot, out) in self.outs.iter_mut() {
             // Those of a work request that has completed, or of none, do not end with its queue pair.
-            let serves = matches!(out.kind, Kind::Data(_) | Kind::Fail) || out.copy.is_some();
+            let serves = matches!(out.kind, Kind::Data(_) | Kind::Fail) || out.done;
             let picked = match which {
                 Which::Qp(qpn) => !serves && out.qpn == qpn,
                 Which::Ah(pd, ah) => {
@@ -678,12 +682,8 @@ impl<M: HostMemory> Card<M> {
 
     pub(super) fn out_payload(&self, token: Token, mut offset: u32, len: usize) -> &[u8] {
         let out = &self.outs[token.0 as usize];
-        if let Some(copy) = out.copy.as_ref().filter(|_| !out.inline) {
+        if let Some(copy) = &out.copy {
             let rest = &copy[offset as usize..];
-            return &rest[..len.min(rest.len())];
-        }
-        if out.inline {
-            let rest = &out.bytes[offset as usize..out.len as usize];
             return &rest[..len.min(rest.len())];
         }
         for seg in out.segments() {
