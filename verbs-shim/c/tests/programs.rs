@@ -185,6 +185,15 @@ fn options_that_make_no_sense_are_told() {
     assert!(said.contains("SRD_PROFILE=efa9"), "{said}");
 }
 
+/// Nothing is pinned, so there is no need for permission to pin.
+#[test]
+fn memory_that_may_not_be_locked_is_enough() {
+    let bench = Bench::new();
+    let program = bench.compile("traffic");
+    let limited = ["-c", "ulimit -l 0 && exec \"$0\""];
+    bench.run(bench.command("sh").args(limited).arg(program).env("SRD_PROFILE", "efa3"));
+}
+
 /// Names and rates are those of Debian's library, for all numbers that there are and some more.
 #[test]
 fn names_are_those_of_the_original() {
