@@ -595,6 +595,9 @@ impl Endpoint {
                 }
                 return;
             }
+            if close.shutdown {
+                upper.closed(peer.id);
+            }
             // Nothing of ours is lost when an idle connection closes.
             let failure = (close.shutdown && peer.outbox.live() > 0).then_some(Failure::PeerClosed);
             let event = peer.end(&mut cx, failure, upper);

@@ -125,6 +125,10 @@ pub trait Upper: Gather {
     /// A connection with `peer` was established; `addr` is the main address that it was reached at or proved to own.
     fn connected(&mut self, _peer: PeerId, _addr: SocketAddr) {}
 
+    /// The peer closed its endpoint: nobody is at its address until somebody [connects](Self::connected) from there. What is
+    /// under way ends after this call.
+    fn closed(&mut self, _peer: PeerId) {}
+
     /// The connection with `peer` is over, after messages that were in it have completed. `why` is `None` if it ended by
     /// agreement, or if nothing of ours was in it: what this storey expects to come over it will not come.
     fn ended(&mut self, _peer: PeerId, _why: Option<Failure>) {}

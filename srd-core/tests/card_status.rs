@@ -401,6 +401,24 @@ fn a_device_that_closes_flushes_its_own_requests() {
 }
 
 #[test]
+fn requests_to_a_peer_that_has_closed_fail_at_once_until_it_is_back() {
+    let mut two = Two::new();
+    two.assert_usable();
+    let World { hosts, now, .. } = &mut two.world;
+    let Host { endpoint, card, .. } = &mut hosts[1];
+    endpoint.abort(*now, card);
+    two.world.run(Span::from_millis(10));
+    let (write, read) = (two.write(0, None), two.read(0));
+    for op in [SendOp::Send { imm: None }, write, read] {
+        let began = two.world.now;
+        let sge = two.sge(0, 0, 16);
+        two.post(1, op, &[sge]);
+        assert_eq!(two.wait(0).status, Status::BadDestQpn, "{op:?}");
+        assert!(two.world.now.since(began) < Span::from_millis(10));
+    }
+}
+
+#[test]
 fn statuses_are_forced_on_request() {
     for status in Status::all().filter(|s| *s != Status::Ok) {
         let mut options = options();

@@ -242,7 +242,15 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn reg_mr(&self, pd: PdId, memory: RawRegion, base: u64, access: Access) -> Result<MrKeys, CardError> {
-        self.command(|e| e.upper.reg_mr(pd, memory, base, memory.bytes() as u64, access))
+        self.command(|e| {
+            let outcome = e.upper.reg_mr(pd, memory, base, memory.bytes() as u64, access);
+            if matches!(outcome, Err(CardError::NoMemory(_))) {
+                let (regions, bytes) = e.upper.registered();
+                let wanted = memory.bytes();
+                tracing::warn!(device = %self.shared.name, "{wanted} bytes are not registered: {regions} regions of {bytes} bytes are");
+            }
+            outcome
+        })
     }
 
     /// See [`Card::dereg_mr`].
@@ -435,7 +443,9 @@ impl Drop for Nic {
         let mut engine = self.shared.lock();
         let began = Instant::now();
         let mut quiet = began;
-        while quiet.elapsed() < LINGER_QUIET && began.elapsed() < LINGER_MAX {
+        // Whoever never met anybody owes nobody an answer.
+        let has_met = engine.endpoint.peers().next().is_some();
+        while has_met && quiet.elapsed() < LINGER_QUIET && began.elapsed() < LINGER_MAX {
             if turn(&mut engine) {
                 quiet = Instant::now();
             }

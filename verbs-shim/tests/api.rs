@@ -103,7 +103,7 @@ fn refused_requests_return_their_buffers() {
     let refused = a.qp.send(&to_b, last).unwrap_err();
     assert!(matches!(refused.error, CardError::NoMemory(_)));
     assert_eq!(refused.buf.map(|b| b.capacity()), Some(10));
-    let refused = a.qp.send_inline(&to_b, &[0; 33], None).unwrap_err();
+    let refused = a.qp.send_inline(&to_b, &[0; 81], None).unwrap_err();
     assert!(matches!(refused.error, CardError::Invalid(_)));
     let window = b.pd.window(10, false, true).unwrap().remote();
     let refused = a.qp.write(&to_b, filled(&a.pd, 11, 0), window, None).unwrap_err();

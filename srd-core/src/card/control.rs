@@ -9,6 +9,7 @@ use super::{
     QPN_SLOT_MASK, QpAttr, QpInit, QpModify, QpState, QpType, Sge, Status, UNKNOWN_AH, below, profile::caps,
 };
 use crate::endpoint::Endpoint;
+use crate::time::Time;
 
 /// Slots of queue pairs that are made before any is used again, so that a number comes back late.
 const QPN_SPREAD: usize = 256;
@@ -143,6 +144,10 @@ impl<M: HostMemory> Card<M> {
                     .find_map(|(n, ah)| Some((n, ah.as_mut().filter(|a| a.gid == gid)?)))
                 {
                     ah.refs += 1;
+                    let peer = ah.peer;
+                    if let Some(entry) = card.entry_mut(peer) {
+                        entry.closed_until = Time::ZERO;
+                    }
                     return Ok(number as u16);
                 }
                 if card.ahs >= card.options.profile.max_ah.min(UNKNOWN_AH.into()) {
@@ -166,6 +171,8 @@ impl<M: HostMemory> Card<M> {
                     None => &mut card.own,
                 };
                 entry.handles.push((pd, number as u16));
+                // Whoever makes a handle has reason to believe that there is somebody (again).
+                entry.closed_until = Time::ZERO;
                 Ok(number as u16)
             },
             |card| card.device.create_ah_err += 1,
@@ -302,7 +309,9 @@ impl<M: HostMemory> Card<M> {
         self.cqs.get(init.recv_cq.0 as usize).ok_or(NO_CQ)?;
         let cap = &init.cap;
         let sges = u64::from(cap.recv_sge.max(1));
-        if cap.send_wr > profile.max_sq_wr || u64::from(cap.recv_wr) * sges > u64::from(profile.max_rq_wr) {
+        if cap.send_wr > profile.max_sq_wr_with(cap.inline)
+            || u64::from(cap.recv_wr) * sges > u64::from(profile.max_rq_wr)
+        {
             return Err(CardError::Invalid("more work requests than the device's queues hold"));
         }
         if cap.send_sge > profile.max_sq_sge || cap.recv_sge > profile.max_rq_sge {

@@ -93,6 +93,8 @@ pub(super) struct Regions<M: HostMemory> {
     /// Free slots, the one that has been free for longest first, so that keys are not reused soon.
     free: VecDeque<u32>,
     live: u32,
+    /// Bytes of all regions.
+    bytes: u64,
     max: u32,
     rng: Xoshiro256PlusPlus,
 }
@@ -103,7 +105,15 @@ const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
 impl<M: HostMemory> Regions<M> {
     pub(super) fn new(memory: M, max: u32, rng: Xoshiro256PlusPlus) -> Regions<M> {
-        Regions { memory, slots: Vec::new(), free: VecDeque::new(), live: 0, max: max.min(1 << SLOT_BITS), rng }
+        Regions {
+            memory,
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            live: 0,
+            bytes: 0,
+            max: max.min(1 << SLOT_BITS),
+            rng,
+        }
     }
 
     pub(super) fn register(
@@ -118,7 +128,7 @@ impl<M: HostMemory> Regions<M> {
             return Err(CardError::Invalid("the region wraps around the end of the address space"));
         }
         if self.live == self.max {
-            return Err(CardError::NoMemory("as many memory regions as the device has are registered"));
+            return Err(CardError::NoMemory("the device has no more memory regions"));
         }
         // A slot is used again late, and only when there are enough others.
         let all = self.slots.len();
@@ -139,6 +149,7 @@ impl<M: HostMemory> Regions<M> {
         let keys = MrKeys { lkey, rkey };
         self.slots[slot as usize] = Some(Region { pd, base, len, access, keys, memory, users: 0 });
         self.live += 1;
+        self.bytes = self.bytes.saturating_add(len);
         Ok(keys)
     }
 
@@ -149,8 +160,14 @@ impl<M: HostMemory> Regions<M> {
         let region = self.slots.get_mut(slot as usize).and_then(|s| s.take_if(|r| r.keys.lkey == lkey));
         let region = region.ok_or(CardError::Invalid("no memory region has this lkey"))?;
         self.live -= 1;
+        self.bytes = self.bytes.saturating_sub(region.len);
         self.free.push_back(slot);
         Ok(region.users > 0)
+    }
+
+    /// How many there are, and their bytes.
+    pub(super) fn registered(&self) -> (u32, u64) {
+        (self.live, self.bytes)
     }
 
     pub(super) fn memory(&self) -> &M {

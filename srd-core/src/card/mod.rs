@@ -187,6 +187,8 @@ struct PeerEntry {
     handles: Vec<(PdId, u16)>,
     /// Reads that are being answered.
     serving: u32,
+    /// It said that it closes: until then nobody is there. In the past otherwise.
+    closed_until: Time,
 }
 
 impl PeerEntry {
@@ -299,6 +301,11 @@ impl<M: HostMemory> Card<M> {
     /// What it claims to be.
     pub fn profile(&self) -> &Profile {
         &self.options.profile
+    }
+
+    /// Memory regions that are registered, and their bytes.
+    pub fn registered(&self) -> (u32, u64) {
+        self.regions.registered()
     }
 
     /// The memory that it was given.

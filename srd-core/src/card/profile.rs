@@ -62,6 +62,8 @@ pub struct Profile {
 
 /// Most buffers that any work request has.
 pub const MAX_SGE: usize = 3;
+/// Inline bytes that fit into a work request of 64 bytes. Longer ones take 128, and the send queue holds half as many.
+pub const SHORT_INLINE: u32 = 32;
 /// Most bytes that any work request carries inline.
 pub const MAX_INLINE: usize = 80;
 
@@ -90,7 +92,8 @@ impl Profile {
             max_rq_wr: 32768,
             max_sq_sge: 2,
             max_rq_sge: 3,
-            max_inline: 32,
+            // Work requests of 128 bytes came with the newest.
+            max_inline: if part_id >= 0xefa4 { 80 } else { SHORT_INLINE },
             max_cqe: 65536,
             max_qp: 1024,
             max_cq: 1024,
@@ -115,6 +118,11 @@ impl Profile {
             max_qp: self.max_qp.min(4096),
             ..self
         }
+    }
+
+    /// Depth of a send queue whose requests carry so many bytes inline.
+    pub fn max_sq_wr_with(&self, inline: u32) -> u32 {
+        if inline > SHORT_INLINE { self.max_sq_wr / 2 } else { self.max_sq_wr }
     }
 
     /// Whether the device has a capability.

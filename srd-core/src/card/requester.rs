@@ -125,8 +125,12 @@ const MAX_SERVING: u32 = 256;
 /// Messages offered again to the transport in one go.
 const PER_DRAIN: usize = 1024;
 /// How long a datagram of a UD queue pair may take to be acknowledged; then it counts as lost on the way, which is its
-/// sender's success. Long against a handshake, short for a program that waits for the completion.
-pub(super) const UD_PATIENCE: Span = Span::from_millis(100);
+/// sender's success. Long against a handshake and against a host that is too busy to answer at once, since whatever arrives
+/// later is discarded; short for a program that waits for the completion.
+pub(super) const UD_PATIENCE: Span = Span::from_secs(1);
+
+/// How long a peer that closed counts as gone: requests to it fail at once. After that they try again whether it is back.
+pub(super) const CLOSED_FOR: Span = Span::from_secs(5);
 
 /// Datagrams under way that are done already, and buffers that are kept for the next copies. A datagram is done when it is
 /// sent, which programs rely on; beyond this number they are done when they have arrived (or not), so that a program cannot
@@ -383,6 +387,10 @@ impl<M: HostMemory> Card<M> {
             return;
         };
         let token = Token(out as u64);
+        if self.entry(Some(peer)).is_some_and(|e| e.closed_until > self.now) {
+            self.completed(token, Err(Failure::PeerClosed));
+            return;
+        }
         let message = Outbound { token, header_len: header.len(), len: *len, rnr: *rnr };
         match endpoint.send(self.now, peer, message) {
             Ok(()) => {}

@@ -4,9 +4,10 @@ use super::header::{Header, Route};
 use super::memory::{Regions, Segment, Use};
 use super::profile::MAX_SGE;
 use super::qp::{QpType, QueuePair, Recv};
-use super::requester::{End, Which};
+use super::requester::{CLOSED_FOR, End, Which};
 use super::{Card, Completion, GRH_LEN, Gid, HostMemory, Opcode, Status, UNKNOWN_AH};
 use crate::endpoint::PeerId;
+use crate::time::Time;
 use crate::upper::{Failure, Gather, PlaceToken, Placement, Token, Upper};
 
 /// Where a message goes that is on its way in.
@@ -448,7 +449,14 @@ impl<M: HostMemory> Upper for Card<M> {
 
     fn connected(&mut self, peer: PeerId, addr: std::net::SocketAddr) {
         let gid = Gid::new(addr).unwrap_or_default();
-        self.meet(peer, gid);
+        self.meet(peer, gid).closed_until = Time::ZERO;
+    }
+
+    fn closed(&mut self, peer: PeerId) {
+        let until = self.now + CLOSED_FOR;
+        if let Some(entry) = self.entry_mut(Some(peer)) {
+            entry.closed_until = until;
+        }
     }
 
     fn ended(&mut self, peer: PeerId, why: Option<Failure>) {

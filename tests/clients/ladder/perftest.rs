@@ -59,9 +59,12 @@ pub(super) fn cases() -> Vec<Case> {
     add("ib_send_bw -c UD -Q 1 -s 2048 -b -n 1000", &ALWAYS[1..]);
     // Inline data, one list of work requests, completion events, and a while of it.
     add("ib_send_lat -c SRD -s 32 -I 32 -n 1000", &ALWAYS[1..]);
-    add("ib_send_lat -c UD -s 64 -e -n 500", &ALWAYS[..1]);
     add("ib_send_bw -c SRD -s 8192 -D 2", &ALWAYS[1..]);
     add("ib_read_bw -c SRD -s 8192 -D 2", &ALWAYS[..1]);
+    // With events and a send queue of one, it takes for granted that its send completes before the answer is here; a shuffled
+    // completion is later.
+    let with_events = everywhere(|| pair("ib_send_lat -c UD -s 64 -e -n 500".to_owned()), &ALWAYS[..1]);
+    cases.extend(with_events.into_iter().filter(|case| case.network != Network::Adversarial));
     // What this version of perftest refuses, and what EFA does.
     let refused =
         |command: &str, verdict| Case::solo(Client::Perftest, format!("{command} -x 0 -d {DEVICE}")).verdict(verdict);

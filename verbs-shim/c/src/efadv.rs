@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 
 use verbs_shim::QpType;
-use verbs_shim::card::profile::caps;
+use verbs_shim::card::profile::{SHORT_INLINE, caps};
 
 use crate::abi::{code, export, fetch, fill, negative, out, pointer};
 use crate::ah::Ah;
@@ -20,9 +20,6 @@ use crate::cq::Cq;
 use crate::errno::{EINVAL, EOPNOTSUPP, Errno};
 use crate::qp::{self, EfaInit, Qp};
 use crate::{cq_ex, pd_mr};
-
-/// Inline bytes that fit into a work request of 64 bytes; longer ones take 128, and the queue holds half as many.
-const SHORT_INLINE: u32 = 32;
 
 /// What the caller must know of a structure at least: the field and what precedes it.
 macro_rules! up_to {

@@ -5,6 +5,7 @@
 //! | `abi`, `errno`, `bindings` | how functions meet C: versions, error conventions, panics; error numbers; C's structures |
 //! | `device`, `context`, `query` | the list of devices; open devices; what they say of themselves |
 //! | `pd_mr`, `ah`, `cq`, `cq_ex`, `qp`, `post`, `qp_ex`, `efadv` | the objects and their functions |
+//! | `mapping` | whether memory can be registered |
 //! | `channel`, `async_event`, `event` | completion channels and asynchronous events |
 //! | `fork`, `sysfs` | what happens around the library: processes that fork; files that programs expect |
 //! | `strings`, `private` | names of enumerations; names that must exist |
@@ -41,6 +42,7 @@ mod errno;
 mod event;
 mod fork;
 mod log;
+mod mapping;
 mod pd_mr;
 mod post;
 mod private;

@@ -13,7 +13,8 @@ use crate::bindings::{
     ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 use crate::context::{Context, Kind};
-use crate::errno::{EBUSY, EFAULT, EINVAL, EOPNOTSUPP, Errno};
+use crate::errno::{EBUSY, EINVAL, EOPNOTSUPP, Errno};
+use crate::mapping;
 
 /// A protection domain, or a parent domain, which is another name for one.
 #[repr(C)]
@@ -168,14 +169,6 @@ fn access(flags: u32) -> Result<Access, Errno> {
     Ok(Access { local_write, remote_read: flags & IBV_ACCESS_REMOTE_READ != 0, remote_write })
 }
 
-/// `EFAULT` if there is a hole in the range. (A call that does nothing else: there is nothing to write back.)
-fn is_mapped(addr: *mut c_void, len: usize) -> Result<(), Errno> {
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let before = addr.addr() % page;
-    let whole = len.checked_add(before).ok_or(EINVAL)?;
-    if unsafe { libc::msync(addr.byte_sub(before), whole, libc::MS_ASYNC) } == 0 { Ok(()) } else { Err(EFAULT) }
-}
-
 unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -188,7 +181,7 @@ unsafe fn register(
     if length == 0 || addr.addr().checked_add(length).is_none() || iova.checked_add(length as u64).is_none() {
         return Err(EINVAL);
     }
-    is_mapped(addr, length)?;
+    mapping::check(addr.addr(), length, access.local_write)?;
     let memory = unsafe { RawRegion::new(addr.cast(), length) };
     let keys = pd.context.nic()?.reg_mr(pd.id, memory, iova, access)?;
     let public = UnsafeCell::new(ibv_mr {

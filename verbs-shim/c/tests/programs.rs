@@ -47,6 +47,53 @@ fn every_status_comes_between_processes() {
 }
 
 #[test]
+fn a_peer_that_starts_again_knows_nothing_of_before() {
+    let bench = Bench::new();
+    let program = bench.compile("status");
+    bench.run(bench.command(program).env("SRD_PROFILE", "efa2").arg("restart"));
+}
+
+#[test]
+fn every_status_is_forced_on_request() {
+    let bench = Bench::new();
+    let program = bench.compile("status");
+    for status in verbs_shim::Status::all().filter(|&status| status != verbs_shim::Status::Ok) {
+        let (code, wc_status) = (status.code().to_string(), status.info().wc_status.to_string());
+        let mut forced = bench.command(&program);
+        forced.env("SRD_PROFILE", "efa2").env("SRD_FAULT", format!("force={code}/1"));
+        bench.run(forced.args(["forced", &code, &wc_status]));
+    }
+}
+
+/// The clock fails, as no clock does, and the standard library panics for it: the program gets an error number.
+#[test]
+fn a_panic_ends_at_the_c_interface() {
+    let bench = Bench::new();
+    let program = bench.compile("panic");
+    let out = bench.run(&mut bench.command(&program));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("panicked at") && said.contains("defect in the card, please report it"), "{said}");
+}
+
+#[test]
+fn registrations_at_the_limit_are_told_with_numbers() {
+    let bench = Bench::new();
+    let program = bench.compile_text(
+        "regions",
+        "#include \"check.h\"\n\
+         int main(void) { struct ibv_pd *pd = ibv_alloc_pd(open_device(0)); static char mem[4096]; struct ibv_mr *mr[5];\n\
+         for (int round = 0; round < 2; round++) {\n\
+         for (int i = 0; i < 5; i++) { CHECK(mr[i] = ibv_reg_mr(pd, mem, 1000, 0)); }\n\
+         NULL_WITH(ibv_reg_mr(pd, mem, 77, 0), ENOMEM);\n\
+         for (int i = 0; i < 5; i++) { IS(ibv_dereg_mr(mr[i]), 0); }\n\
+         } return 0; }\n",
+    );
+    let out = bench.run(bench.command(&program).env("SRD_MAX_MR", "5"));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("77 bytes are not registered: 5 regions of 5000 bytes are"), "{said}");
+}
+
+#[test]
 fn events_come_when_they_were_asked_for() {
     run("events", "efa1", &[]);
 }
@@ -64,7 +111,12 @@ fn children_leave_the_parents_devices_alone() {
 #[test]
 fn devices_come_and_go() {
     run("life", "efa1", &["all"]);
-    run("life", "efa1", &["cycles", "400"]);
+    run("life", "efa1", &["cycles", "200"]);
+    // With fewer sockets, which take most of the time.
+    let bench = Bench::new();
+    let program = bench.compile("life");
+    let few = [("SRD_PATHS", "1"), ("SRD_PATH_POOL", "1")];
+    bench.run(bench.command(&program).envs(few).args(["cycles", "10000"]));
 }
 
 #[test]

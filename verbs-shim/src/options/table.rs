@@ -313,9 +313,9 @@ pub static OPTIONS: &[Opt] = &[
     Opt {
         name: "max-inline",
         value: "BYTES",
-        default: "32",
+        default: "32, 80 from efa4",
         group: LIMITS,
-        help: "Bytes of an inline send, 0 to 80",
+        help: "Bytes of an inline send, 0 to 80; queue pairs that want more than 32 have half as deep send queues",
         set: |o, v| value::number(v, 0..=MAX_INLINE as u32).map(|n| o.profile.max_inline = n),
     },
     Opt {

@@ -145,6 +145,23 @@ static void regions(struct ibv_pd *pd) {
     IS(ibv_dealloc_pd(pd), EBUSY);
     IS(ibv_dereg_mr(a), 0);
     IS(ibv_dereg_mr(NULL), EINVAL);
+    /* Memory that may only be read is a source. */
+    char *read_only = mmap(NULL, 3 * 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(read_only != MAP_FAILED);
+    IS(mprotect(read_only, 4096, PROT_READ | PROT_WRITE), 0);
+    CHECK(a = ibv_reg_mr(pd, read_only, 3 * 4096, 0));
+    IS(ibv_dereg_mr(a), 0);
+    if (caps(pd->context) & 1) {
+        CHECK(a = ibv_reg_mr(pd, read_only, 3 * 4096, IBV_ACCESS_REMOTE_READ));
+        IS(ibv_dereg_mr(a), 0);
+    }
+    CHECK(a = ibv_reg_mr(pd, read_only, 4096, IBV_ACCESS_LOCAL_WRITE));
+    IS(ibv_dereg_mr(a), 0);
+    NULL_WITH(ibv_reg_mr(pd, read_only, 4097, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+    NULL_WITH(ibv_reg_mr(pd, read_only + 8192, 1, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+    if (caps(pd->context) & 8)
+        NULL_WITH(ibv_reg_mr(pd, read_only + 4096, 1, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE), EFAULT);
+    IS(munmap(read_only, 3 * 4096), 0);
 }
 
 static void handles(struct ibv_pd *pd) {

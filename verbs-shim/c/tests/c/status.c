@@ -222,7 +222,8 @@ struct child {
     struct address at;
 };
 
-static struct child start(void) {
+/* With `waits`, the other process opens its device only when it is told at which port. */
+static struct child start_with(bool waits) {
     int down[2], up[2];
     IS(pipe(down), 0);
     IS(pipe(up), 0);
@@ -231,12 +232,29 @@ static struct child start(void) {
     if (!c.pid) {
         close(down[1]);
         close(up[0]);
+        uint16_t port;
+        if (waits) {
+            char addr[32], in[16], out[16];
+            get(down[0], &port, sizeof port);
+            snprintf(addr, sizeof addr, "127.0.0.1:%u", port);
+            snprintf(in, sizeof in, "%d", down[0]);
+            snprintf(out, sizeof out, "%d", up[1]);
+            IS(setenv("SRD_ADDR", addr, 1), 0);
+            /* The library has read its environment when it was loaded. */
+            execl("/proc/self/exe", "status", "other", in, out, NULL);
+            CHECK(!"executed");
+        }
         other(down[0], up[1]);
     }
     close(down[0]);
     close(up[1]);
-    get(c.from, &c.at, sizeof c.at);
+    if (!waits)
+        get(c.from, &c.at, sizeof c.at);
     return c;
+}
+
+static struct child start(void) {
+    return start_with(false);
 }
 
 static void tell(struct child *c, char what, const void *more, size_t n) {
@@ -302,10 +320,12 @@ static void two_processes(void) {
     IS(send_to(third.at.qpn, QKEY, a.mr->lkey, 16, to_third), 0);
     ends(0, IBV_WC_SUCCESS, 10);
     tell(&third, 'c', NULL, 0);
-    IS(send_to(third.at.qpn, QKEY, a.mr->lkey, 16, to_third), 0);
-    struct ibv_wc wc = wait_wc(a.cq, 60);
-    CHECK(wc.vendor_err == 8 || wc.vendor_err == 9 || wc.vendor_err == 13 || wc.vendor_err == 15);
-    printf("a send to a device that was closed ended with %u\n", wc.vendor_err);
+    for (int i = 0; i < 3; i++) {
+        double before = now();
+        IS(send_to(third.at.qpn, QKEY, a.mr->lkey, 16, to_third), 0);
+        ends(9, IBV_WC_REM_INV_RD_REQ_ERR, 10);
+        CHECK(i == 0 || now() - before < 1); /* the peer timeout is 2 s */
+    }
     IS(ibv_destroy_ah(to_third), 0);
     end(&third, 0);
 
@@ -323,8 +343,52 @@ static void two_processes(void) {
     end(&first, 0);
 }
 
+/* A process that dies in the middle, and one that takes its address: it says that it knows nothing of this. */
+static void restart(void) {
+    struct child first = start(), second = start_with(true);
+    a = make_side(false, 7);
+    CHECK(to_b = make_ah(a.pd, first.at.gid));
+    tell(&first, 'r', NULL, 0);
+    IS(send_to(first.at.qpn, QKEY, a.mr->lkey, 16, to_b), 0);
+    ends(0, IBV_WC_SUCCESS, 10);
+    end(&first, SIGKILL);
+    IS(send_to(first.at.qpn, QKEY, a.mr->lkey, 16, to_b), 0);
+    /* The last two bytes of the address are the port. */
+    uint16_t port = first.at.gid.raw[14] << 8 | first.at.gid.raw[15];
+    put(second.to, &port, sizeof port);
+    get(second.from, &second.at, sizeof second.at);
+    IS(memcmp(&first.at.gid, &second.at.gid, sizeof first.at.gid), 0);
+    ends(8, IBV_WC_REM_ABORT_ERR, 60);
+    tell(&second, 'r', NULL, 0);
+    IS(send_to(second.at.qpn, QKEY, a.mr->lkey, 16, to_b), 0);
+    ends(0, IBV_WC_SUCCESS, 10);
+    IS(ibv_destroy_ah(to_b), 0);
+    drop_side(&a);
+    end(&second, 0);
+}
+
+/* Every send ends with the status that was asked for. */
+static void forced(int vendor_err, enum ibv_wc_status status) {
+    a = make_side(false, 7);
+    CHECK(to_b = make_ah(a.pd, a.gid));
+    struct address me = address_of(&a);
+    IS(send_to(a.qp->qp_num, QKEY, a.mr->lkey, 16, to_b), 0);
+    ends(vendor_err, status, 10);
+    IS(rdma(&a, 'w', 1, 0, 16, to_b, &me, me.mem, me.rkey), 0);
+    ends(vendor_err, status, 10);
+    IS(a.qp->state, IBV_QPS_RTS);
+    IS(ibv_destroy_ah(to_b), 0);
+    drop_side(&a);
+}
+
 int main(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "two"))
+    if (argc > 3 && !strcmp(argv[1], "other"))
+        other(atoi(argv[2]), atoi(argv[3]));
+    else if (argc > 3 && !strcmp(argv[1], "forced"))
+        forced(atoi(argv[2]), atoi(argv[3]));
+    else if (argc > 1 && !strcmp(argv[1], "restart"))
+        restart();
+    else if (argc > 1 && !strcmp(argv[1], "two"))
         two_processes();
     else
         one_process();

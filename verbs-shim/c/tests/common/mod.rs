@@ -46,7 +46,12 @@ impl Bench {
         let program = self.path().join(name);
         let mut cc = Command::new("cc");
         cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread", "-o"]);
-        cc.arg(&program).arg(source).arg("-L").arg(self.path());
+        cc.arg(&program)
+            .arg(source)
+            .arg("-I")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c"))
+            .arg("-L")
+            .arg(self.path());
         cc.args(["-l:libibverbs.so.1", "-l:libefa.so.1", "-ldl"]);
         let out = cc.output().expect("cc runs");
         assert!(

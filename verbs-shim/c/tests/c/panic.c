@@ -1,0 +1,38 @@
+/* A clock that fails when this thread says so: the library's own clock calls are this one, and its standard library panics. */
+#include "check.h"
+#include <sys/syscall.h>
+
+static __thread bool fails;
+
+int clock_gettime(clockid_t id, struct timespec *t) {
+    if (fails) {
+        errno = EINVAL;
+        return -1;
+    }
+    return syscall(SYS_clock_gettime, id, t);
+}
+
+int main(void) {
+    struct side s = make_side(false, 7);
+    struct ibv_ah *ah = make_ah(s.pd, s.gid);
+    struct ibv_wc wc;
+    CHECK(ah);
+    fails = true;
+    int posted = send_from(&s, 1, 0, 64, ah, s.qp->qp_num);
+    int polled = ibv_poll_cq(s.cq, 1, &wc);
+    fails = false;
+    IS(posted, EIO);
+    CHECK(polled < 0);
+    /* No lock is held, and the device is as good as before. */
+    struct side t = make_side_of(open_device(0), false, 7, 0);
+    IS(recv_at(&t, 2, 0, 64), 0);
+    IS(ibv_destroy_ah(ah), 0);
+    CHECK(ah = make_ah(t.pd, t.gid));
+    IS(send_from(&t, 3, 0, 64, ah, t.qp->qp_num), 0);
+    for (int i = 0; i < 2; i++)
+        IS(wait_wc(t.cq, 10).status, IBV_WC_SUCCESS);
+    IS(ibv_poll_cq(s.cq, 1, &wc) < 0, 0);
+    IS(ibv_destroy_ah(ah), 0);
+    drop_side(&t);
+    return 0;
+}
