@@ -21,8 +21,8 @@ fn objects_are_made_and_refused() {
 
 #[test]
 fn posting_has_its_rules() {
-    for profile in ["efa1", "efa4"] {
-        run("post", profile, &[]);
+    for (profile, most_inline) in [("efa1", "32"), ("efa4", "80")] {
+        run("post", profile, &[most_inline]);
     }
 }
 
