@@ -32,7 +32,7 @@ fn main() -> Result<(), String> {
         hole::SPINE_RATE,
         { mbit(SPINE_PAYLOAD * (SPINES - 1) as f64) }
     );
-    let (srd, detail) = hole::srd(&bed, way, &hole::setup(1), load);
+    let (srd, detail) = hole::srd(&bed, way, [&hole::setup(1), &hole::setup(2)], load);
     let tcp = hole::tcp(&bed, way, FLOWS);
 
     let runs = [("SRD, one connection".to_owned(), &srd), (format!("TCP, {FLOWS} flows"), &tcp)];

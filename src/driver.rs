@@ -1,12 +1,11 @@
 //! The choice of the driver: kernel UDP or AF_XDP.
 
-use std::io;
 use std::net::SocketAddr;
 
 use clap::{Args, ValueEnum};
 use srd::udp::{UdpDriver, UdpOptions};
-use srd::xdp::{OpenError, XdpDriver, XdpOptions, ZeroCopy};
-use srd::{Driver, Gather, RxMeta, Time, TxBatch};
+pub(crate) use srd::xdp::AnyDriver;
+use srd::xdp::{DriverChoice, XdpOptions};
 
 use crate::exit::{Exit, Fault, Result};
 use crate::render;
@@ -32,13 +31,9 @@ pub(crate) struct DriverArgs {
     /// Interface for AF_XDP [default: the one with the local address]
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-}
-
-/// A driver of either kind.
-#[derive(Debug)]
-pub(crate) enum AnyDriver {
-    Udp(Box<UdpDriver>),
-    Xdp(Box<XdpDriver>),
+    /// Receive queues of the interface to take for AF_XDP, 1 to 16 [default: all that are free]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    xdp_queues: Option<u32>,
 }
 
 /// Datagrams that this host dropped: to the protocol that is loss.
@@ -59,44 +54,23 @@ pub(crate) trait CountsDrops {
 impl DriverArgs {
     /// Opens the driver; what goes wrong is the set-up's fault.
     pub(crate) fn open(&self, addr: SocketAddr, options: UdpOptions) -> Result<AnyDriver> {
-        let xdp = |zero_copy| {
-            let options = XdpOptions {
-                interface: self.interface.clone(),
-                zero_copy,
-                udp: options.clone(),
-                ..XdpOptions::default()
-            };
-            XdpDriver::open(addr, options).map(|driver| AnyDriver::Xdp(Box::new(driver)))
+        let plain = XdpOptions::default();
+        let options = XdpOptions {
+            interface: self.interface.clone(),
+            queues: self.xdp_queues.unwrap_or(plain.queues),
+            udp: options,
+            ..plain
         };
-        match self.driver {
-            Choice::Udp => {}
-            Choice::Xdp => return xdp(ZeroCopy::Auto).map_err(|e| Fault::new(Exit::Setup, e)),
-            // Where the kernel copies, UDP with segmentation offload is faster.
-            Choice::Auto => match xdp(ZeroCopy::Require) {
-                Ok(driver) => return Ok(driver),
-                Err(e @ OpenError::Udp(_)) => return Err(Fault::new(Exit::Setup, e)),
-                Err(e) => render::note(&format!("using kernel UDP: {}", Fault::new(Exit::Setup, e))),
-            },
+        let choice = match self.driver {
+            Choice::Udp => DriverChoice::Udp,
+            Choice::Xdp => DriverChoice::Xdp,
+            Choice::Auto => DriverChoice::Auto,
+        };
+        let (driver, why) = AnyDriver::open(choice, addr, options).map_err(|e| Fault::new(Exit::Setup, e))?;
+        if let Some(why) = why {
+            render::note(&format!("using kernel UDP: {}", Fault::new(Exit::Setup, why)));
         }
-        let driver = UdpDriver::bind(addr, options).map_err(|e| Fault::new(Exit::Setup, e))?;
-        Ok(AnyDriver::Udp(Box::new(driver)))
-    }
-}
-
-impl AnyDriver {
-    /// Its name on the command line.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            AnyDriver::Udp(_) => "udp",
-            AnyDriver::Xdp(_) => "xdp",
-        }
-    }
-
-    fn as_driver(&mut self) -> &mut dyn Driver {
-        match self {
-            AnyDriver::Udp(driver) => &mut **driver,
-            AnyDriver::Xdp(driver) => &mut **driver,
-        }
+        Ok(driver)
     }
 }
 
@@ -121,44 +95,5 @@ impl CountsDrops for AnyDriver {
                 }
             }
         }
-    }
-}
-
-impl Driver for AnyDriver {
-    fn now(&mut self) -> Time {
-        match self {
-            AnyDriver::Udp(driver) => driver.now(),
-            AnyDriver::Xdp(driver) => driver.now(),
-        }
-    }
-
-    fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> io::Result<usize> {
-        self.as_driver().recv(sink)
-    }
-
-    fn send(&mut self, batch: &TxBatch, mem: &dyn Gather) -> io::Result<()> {
-        self.as_driver().send(batch, mem)
-    }
-
-    fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
-        self.as_driver().wait(until)
-    }
-
-    fn local_addr(&self) -> SocketAddr {
-        match self {
-            AnyDriver::Udp(driver) => driver.local_addr(),
-            AnyDriver::Xdp(driver) => driver.local_addr(),
-        }
-    }
-
-    fn source_ports(&self) -> u16 {
-        match self {
-            AnyDriver::Udp(driver) => driver.source_ports(),
-            AnyDriver::Xdp(driver) => driver.source_ports(),
-        }
-    }
-
-    fn max_datagram(&mut self, to: SocketAddr) -> u16 {
-        self.as_driver().max_datagram(to)
     }
 }

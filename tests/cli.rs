@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use support::{LIMIT, command, fails, finish, is_documented, json, names, run, signal};
+use support::{LIMIT, command, fails, finish, is_documented, names, run, signal};
 
 /// A server on a free port of the loopback interface.
 struct Server {
@@ -76,9 +76,9 @@ fn latency_is_sane(report: &Value) {
 #[test]
 fn demo_delivers_everything_exactly_once() {
     let output = run(&["demo", "--messages", "2000", "--size", "4k", "--paths", "4", "--loss", "2", "--json"]);
-    is_documented(&json(&output));
+    is_documented(&output.json());
     assert_eq!(output.code, Some(0), "{output:?}");
-    let report = json(&output);
+    let report = output.json();
     names(
         &report,
         &[
@@ -105,7 +105,7 @@ fn demo_delivers_everything_exactly_once() {
 
 #[test]
 fn demo_takes_its_seed_and_says_which() {
-    let run = |seed: &str| json(&run(&["demo", "-n", "50", "--size", "100", "--seed", seed, "--json"]));
+    let run = |seed: &str| run(&["demo", "-n", "50", "--size", "100", "--seed", seed, "--json"]).json();
     let (a, b, c) = (run("7"), run("7"), run("10"));
     assert_eq!((&a["seed"], &b["seed"], &c["seed"]), (&Value::from(7), &Value::from(7), &Value::from(10)));
     assert_eq!(a["killed"]["path"], b["killed"]["path"]);
@@ -137,7 +137,7 @@ fn demo_interrupted() {
     signal(child.id(), Signal::SIGINT);
     let output = finish(child);
     assert_eq!(output.code, Some(130), "{output:?}");
-    assert_eq!(json(&output)["ok"], Value::Bool(false));
+    assert_eq!(output.json()["ok"], Value::Bool(false));
     assert!(output.stderr.starts_with("srd: interrupted"), "{output:?}");
 }
 
@@ -147,7 +147,7 @@ fn perf_reports_what_it_documents() {
     for test in ["lat", "bw", "rate"] {
         let output = run(&["perf", test, &server.addr, "--time", "0.3", "--warmup", "0.05", "--paths", "3", "--json"]);
         assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{test}: {output:?}");
-        let report = json(&output);
+        let report = output.json();
         is_documented(&report);
         names(
             &report,
@@ -193,7 +193,7 @@ fn perf_takes_its_options() {
     ] {
         let output = run(&[&["perf"], &options[..1], &[server.addr.as_str()], &options[1..], &common].concat());
         assert_eq!(output.code, Some(0), "{options:?}: {output:?}");
-        let report = json(&output);
+        let report = output.json();
         assert!(number(&report, "messages") > 0.0, "{options:?}: {report:#}");
         if options.contains(&"--bidir") {
             assert!(number(&report, "forward_gbps") > 0.0 && number(&report, "reverse_gbps") > 0.0, "{report:#}");
@@ -237,7 +237,7 @@ fn server_reports_sessions_as_json() {
     assert_eq!(client.code, Some(0), "{client:?}");
     let output = finish(child);
     assert_eq!(output.code, Some(0), "{output:?}");
-    let report = json(&output);
+    let report = output.json();
     assert_eq!(report["listening"], Value::from(addr));
     let session = &report["sessions"][0];
     names(
@@ -258,7 +258,7 @@ fn server_serves_one_after_the_other() {
     signal(first.id(), Signal::SIGINT);
     let output = finish(first);
     assert_eq!(output.code, Some(130), "{output:?}");
-    json(&output);
+    output.json();
     assert!(output.stderr.starts_with("srd: interrupted"), "{output:?}");
     server.says("done");
     let output = run(&["perf", "lat", &server.addr, "--iters", "10", "--warmup", "0"]);
@@ -299,7 +299,7 @@ fn client_notices_that_the_server_died() {
         server.child.kill().expect("kill the server");
         let output = finish(client);
         assert_eq!(output.code, Some(4), "{output:?}");
-        json(&output);
+        output.json();
         assert!(output.stderr.contains("stopped answering") || output.stderr.contains("no server"), "{output:?}");
     }
 }

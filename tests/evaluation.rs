@@ -63,6 +63,37 @@ fn persistent_incast() {
     at_least("fig. 4: the receiver's cable busy", last["utilisation"].as_f64().expect("a share"), 0.98, 0.98);
 }
 
+/// Flows that join others, and leave them again.
+#[test]
+fn joining_and_leaving() {
+    let row = |what: &str, set: &[String]| {
+        let set: Vec<&str> = set.iter().flat_map(|s| ["--set", s]).collect();
+        let r = sim(&[&["join-leave"], &set[..]].concat());
+        let most = r["seeds"].as_array().expect("several seeds").iter();
+        let most = most.map(|s| s["summary"]["convergence_rtts"].as_f64().expect("flows come")).fold(0.0, f64::max);
+        at_most(&format!("{what} and leave: round trips to equal shares"), most, 50.0, 30.0);
+    };
+    row("4 join 4 flows", &[]);
+    let (from, to) = (1..48).map(|i| (i, 48)).unzip::<_, _, Vec<i32>, Vec<i32>>();
+    let changes = ["network.hosts=49", "traffic.senders=1", "traffic.receiver=48", "limit=9ms", "traffic.1.size=780KB"];
+    let lists = [format!("traffic.1.from={from:?}"), format!("traffic.1.to={to:?}")];
+    row("47 join one flow", &[&changes.map(String::from)[..], &lists].concat());
+}
+
+/// A receiver that takes in half of what its cable carries: twice the cable's ideal is all that there is.
+#[test]
+fn slow_receiver() {
+    let r = sim(&["slow-receiver"]);
+    at_most("8 -> 1, the host takes in half: max / what it can", figure(&r, "max_over_ideal") / 2.0, 1.1, 1.1);
+    at_most("8 -> 1, the host takes in half: share dropped", figure(&r, "drop_share"), 1e-4, 1e-4);
+    at_most(
+        "8 -> 1, the host takes in half: share resent",
+        figure(&r, "retransmits") / figure(&r, "packets"),
+        0.02,
+        0.03,
+    );
+}
+
 #[test]
 fn racks() {
     // A card per server, as in the paper, and one per process, which nobody asked for but emulation on one host gives.

@@ -9,6 +9,7 @@ mod support;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use srd::xdp::DriverChoice::{self, Udp, Xdp};
 use srd::{Failure, Span};
 use support::hole::{self, SPINE_PAYLOAD, SPINES, Way, carried_down, fabric, setup};
 use support::{Arrival, Delays, Load, Node, Setup, Snapshot, Timeline, Watch, mbit, turn};
@@ -17,6 +18,8 @@ use testbed::{Clos, Direction, Rate, Traffic, runs_here};
 /// A run counts as disturbed if threads had to wait for a core as long as this.
 const DISTURBED: Duration = Duration::from_millis(5);
 const ATTEMPTS: u32 = 3;
+/// Drivers of sender and receiver.
+const DRIVERS: [[DriverChoice; 2]; 4] = [[Udp, Udp], [Xdp, Xdp], [Xdp, Udp], [Udp, Xdp]];
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Repeats an experiment that missed its figures on a machine that was too busy to tell.
@@ -30,6 +33,12 @@ fn attempt(mut run: impl FnMut() -> (Duration, Vec<String>)) {
         assert!(late > DISTURBED && nth < ATTEMPTS, "{missed} (threads ran up to {late:?} late)");
         eprintln!("attempt {nth} does not count, threads ran up to {late:?} late: {missed}");
     }
+}
+
+/// Set-ups of sender and receiver.
+fn both(drivers: [DriverChoice; 2]) -> [Setup; 2] {
+    let [from, to] = drivers;
+    [Setup { driver: from, ..setup(1) }, Setup { driver: to, ..setup(2) }]
 }
 
 fn miss(missed: &mut Vec<String>, holds: bool, what: impl FnOnce() -> String) {
@@ -84,14 +93,15 @@ fn counters(seen: &Snapshot) -> String {
 }
 
 /// One of the spines swallows packets: goodput is back soon, and no message notices much.
-fn survives(way: Way) {
+fn survives(way: Way, drivers: [DriverChoice; 2]) {
     if !runs_here() {
         return;
     }
     let _turn = turn();
     let bed = fabric();
+    let [from, to] = both(drivers);
     attempt(|| {
-        let (seen, detail) = hole::srd(&bed, way, &setup(1), Load { size: 8192, depth: 32, count: u64::MAX });
+        let (seen, detail) = hole::srd(&bed, way, [&from, &to], Load { size: 8192, depth: 32, count: u64::MAX });
         let limit = 10 * seen.rtt + Duration::from_millis(5);
         let normal = detail.delays_after.quantile(0.5);
         let extra = seen.worst.saturating_sub(normal);
@@ -124,12 +134,22 @@ fn survives(way: Way) {
 
 #[test]
 fn black_hole_both_ways() {
-    survives(Way::Both);
+    survives(Way::Both, [Udp, Udp]);
+}
+
+#[test]
+fn black_hole_over_xdp() {
+    survives(Way::Both, [Xdp, Xdp]);
+}
+
+#[test]
+fn black_hole_between_drivers() {
+    survives(Way::Both, [Xdp, Udp]);
 }
 
 #[test]
 fn black_hole_of_acknowledgements() {
-    survives(Way::Acks);
+    survives(Way::Acks, [Udp, Udp]);
 }
 
 #[test]
@@ -140,7 +160,7 @@ fn tcp_beside_it() {
     let _turn = turn();
     let bed = fabric();
     for way in [Way::Both, Way::Acks] {
-        let (srd, _) = hole::srd(&bed, way, &setup(1), Load { size: 8192, depth: 32, count: u64::MAX });
+        let (srd, _) = hole::srd(&bed, way, [&setup(1), &setup(2)], Load { size: 8192, depth: 32, count: u64::MAX });
         let tcp = hole::tcp(&bed, way, 16);
         for (name, seen) in [("SRD", srd), ("TCP", tcp)] {
             eprintln!(
@@ -231,11 +251,12 @@ fn large_datagrams_vanish() {
     let _turn = turn();
     let bed = fabric();
     let load = Load { size: 8192, depth: 64, count: 2000 };
-    for spines in [1, SPINES] {
+    for (spines, drivers) in [(1, [Udp, Udp]), (1, [Xdp, Xdp]), (SPINES, [Udp, Udp]), (SPINES, [Xdp, Xdp])] {
         for spine in 0..spines {
             bed.impair(spine, 1, Direction::Down, Traffic::LongerThan(1400), 100.0).unwrap();
         }
-        let (from, to) = (Node::start(bed.host(0), setup(1)), Node::start(bed.host(1), setup(2)));
+        let [from, to] = both(drivers);
+        let (from, to) = (Node::start(bed.host(0), from), Node::start(bed.host(1), to));
         let start = Instant::now();
         from.send(to.addr(), load);
         assert!(from.finish(PATIENCE), "the transfer ends: {}", counters(&from.snapshot()));
@@ -263,10 +284,14 @@ fn peer_dies() {
     }
     let _turn = turn();
     let bed = fabric();
+    DRIVERS.into_iter().for_each(|drivers| dies(&bed, drivers));
+}
+
+fn dies(bed: &Clos, drivers: [DriverChoice; 2]) {
     let peer_timeout = Duration::from_secs(1);
-    let mut mortal = setup(1);
+    let [mut mortal, other] = both(drivers);
     mortal.protocol.peer_timeout = Span::from_nanos(peer_timeout.as_nanos() as u64);
-    let (from, to) = (Node::start(bed.host(0), mortal), Node::start(bed.host(1), setup(2)));
+    let (from, to) = (Node::start(bed.host(0), mortal), Node::start(bed.host(1), other));
     from.send(to.addr(), Load { size: 8192, depth: 64, count: u64::MAX });
     thread::sleep(Duration::from_millis(300));
     let killed = Instant::now();
@@ -275,7 +300,7 @@ fn peer_dies() {
     let fates = from.take_departures();
     let failures: Vec<_> = fates.iter().filter_map(|d| Some((d.outcome.err()?, d.completed))).collect();
     let last = failures.iter().map(|(_, at)| at.saturating_duration_since(killed)).max();
-    eprintln!("peer died: {} messages failed, the last after {last:?}", failures.len());
+    eprintln!("{drivers:?}: peer died: {} messages failed, the last after {last:?}", failures.len());
     assert!(!failures.is_empty() && failures.len() <= 64);
     for (why, at) in failures {
         assert_eq!(why, Failure::Unresponsive);
@@ -291,19 +316,24 @@ fn peer_restarts() {
     }
     let _turn = turn();
     let bed = fabric();
-    let (from, to) = (Node::start(bed.host(0), setup(1)), Node::start(bed.host(1), setup(2)));
+    DRIVERS.into_iter().for_each(|drivers| restarts(&bed, drivers));
+}
+
+fn restarts(bed: &Clos, drivers: [DriverChoice; 2]) {
+    let [here, there] = both(drivers);
+    let (from, to) = (Node::start(bed.host(0), here), Node::start(bed.host(1), there.clone()));
     let addr = to.addr();
     from.send(addr, Load { size: 8192, depth: 64, count: u64::MAX });
     thread::sleep(Duration::from_millis(300));
     to.kill();
     from.stop();
-    let to = Node::start(bed.host(1), Setup { port: addr.port(), ..setup(2) });
+    let to = Node::start(bed.host(1), Setup { port: addr.port(), ..there });
     let restarted = Instant::now();
     assert!(from.finish(PATIENCE), "messages to the dead end");
     let fates = from.take_departures();
     let failures: Vec<_> = fates.iter().filter_map(|d| Some((d.outcome.err()?, d.completed))).collect();
     let last = failures.iter().map(|(_, at)| at.saturating_duration_since(restarted)).max();
-    eprintln!("peer restarted: {} messages failed, the last after {last:?}", failures.len());
+    eprintln!("{drivers:?}: peer restarted: {} messages failed, the last after {last:?}", failures.len());
     assert!(!failures.is_empty() && failures.len() <= 64);
     assert!(failures.iter().all(|(why, _)| *why == Failure::PeerRestarted), "{failures:?}");
     // It answers the next probe, and these are at most `rto_max` apart.

@@ -4,24 +4,20 @@ mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::Watch;
+use support::command::{LIMIT, Output, command, finish, is_documented, signal};
 
-/// Whatever takes longer than this hangs.
-const LIMIT: Duration = Duration::from_secs(120);
 /// Figures of runs in which threads had to wait so long for a core say nothing about the network.
 const DISTURBED: Duration = Duration::from_millis(5);
 
 fn incast(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_srd"));
-    command.arg("incast").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = command(&[&["incast"], args].concat());
     // What launched the tests is not what launches the ranks.
     for name in ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "MASTER_ADDR"] {
         command.env_remove(name);
@@ -29,47 +25,8 @@ fn incast(args: &[&str]) -> Command {
     command
 }
 
-#[derive(Debug)]
-struct Output {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-impl Output {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("no JSON ({e}) in {self:?}"))
-    }
-
-    /// It failed with this code and one sentence that contains all of `words`.
-    fn fails(&self, code: i32, words: &[&str]) {
-        assert_eq!(self.code, Some(code), "{self:?}");
-        for word in words {
-            assert!(self.stderr.contains(word), "no '{word}' in {self:?}");
-        }
-    }
-}
-
-/// Waits for the end of a process, and kills it if that does not come.
-fn finish(child: Child) -> Output {
-    let pid = child.id();
-    let (done, outcome) = mpsc::channel();
-    thread::spawn(move || done.send(child.wait_with_output()));
-    let Ok(output) = outcome.recv_timeout(LIMIT) else {
-        signal(pid, Signal::SIGKILL);
-        panic!("still running after {LIMIT:?}");
-    };
-    let output = output.expect("wait for the command");
-    let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
-    Output { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
 fn run(args: &[&str]) -> Output {
     finish(incast(args).spawn().expect("start the command"))
-}
-
-fn signal(pid: u32, signal: Signal) {
-    kill(Pid::from_raw(pid as i32), signal).expect("send a signal");
 }
 
 /// Rank 0, waiting for the others, and its port. The rest of its standard error goes to ours.
@@ -101,21 +58,6 @@ fn number(value: &Value, name: &str) -> f64 {
 /// The run that counts, and those over TCP.
 fn runs(report: &Value) -> Vec<&Value> {
     std::iter::once(report).chain(report["baselines"].as_array().into_iter().flatten()).collect()
-}
-
-/// Every name in a report, at any depth, stands in the documentation.
-fn is_documented(value: &Value) {
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let documented = include_str!("../docs/command.md").contains(&format!("`{name}`"));
-                assert!(documented, "docs/command.md does not mention {name}");
-                is_documented(value);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(is_documented),
-        _ => {}
-    }
 }
 
 /// A congestion control that this kernel has.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{LIMIT, Output, command, fails, finish, is_documented, json, names, run, signal};
+use support::{LIMIT, Output, command, fails, finish, is_documented, names, run, signal};
 use verbs_shim::counters::{DEVICE, Identity, PORT, Publisher, Values};
 
 /// Tells which library it got, what `srd` left in the environment, and ends as it is told.
@@ -294,7 +294,8 @@ fn run_says_soon_why_it_cannot() {
         (&["--", "/tmp"], 3, "is a directory"),
         (&["--paths", "0", "--", "true"], 2, "--paths 0 must be a number from 1 to 256"),
         (&["--fault", "los=1%", "--", "true"], 2, "unknown name; known are loss"),
-        (&["--driver", "xdp", "--", "true"], 2, "not possible yet"),
+        (&["--driver", "dpdk", "--", "true"], 2, "one of udp, xdp, auto"),
+        (&["--xdp-queues", "17", "--", "true"], 2, "must be a number from 1 to 16"),
         (&["--also", "a/b.so", "--", "true"], 2, "no name of a library"),
         (&["--runtime-dir", &file, "--", "true"], 3, "it is no directory"),
         (&[], 2, "CMD"),
@@ -314,7 +315,7 @@ fn run_says_soon_why_it_cannot() {
 fn devices_are_what_was_asked_for() {
     let output = run(&["devices", "--addr", "127.0.0.1,127.0.0.2", "--profile", "efa2", "--max-ah", "64", "--json"]);
     assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{output:?}");
-    let report = json(&output);
+    let report = output.json();
     is_documented(&report);
     let devices = report["devices"].as_array().expect("a list");
     assert_eq!(devices.len(), 2);
@@ -374,7 +375,7 @@ fn doctor_finds_what_is_wrong() {
     let output = run(&[&good[..], &["--", program]].concat());
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(output.code, Some(0), "{output:?}");
-    let report = json(&output);
+    let report = output.json();
     is_documented(&report);
     assert_eq!(report["ok"], Value::Bool(true));
     for check in
@@ -392,7 +393,7 @@ fn doctor_finds_what_is_wrong() {
     command.env("SYSFS_PATH", "/nowhere").env("SRD_PATH", "1");
     let output = finish(command.spawn().expect("start"));
     assert_eq!(output.code, Some(1), "{output:?}");
-    let report = json(&output);
+    let report = output.json();
     for (check, state) in [("options", "fail"), ("sysfs", "warn")] {
         assert_eq!(finding(&report, check)["state"], Value::from(state), "{report:#}");
         names(finding(&report, check), &["remedy"]);
@@ -423,7 +424,7 @@ fn doctor_looks_at_the_program() {
             "--",
             program,
         ];
-        json(&run(&args))
+        run(&args).json()
     };
     let report = doctor(&shop.cc("static", "int main(void) { return 0; }", &["-static"]));
     assert_eq!(finding(&report, "program")["state"], Value::from("fail"), "{report:#}");
@@ -444,12 +445,12 @@ fn explain_by_each_name() {
     for text in ["10", "rnr", "REMOTE_ERROR_RNR", "ibv_wc_rnr_retry_exc_err", "FI_ENORX"] {
         let output = run(&["explain", text, "--json"]);
         assert_eq!(output.code, Some(0), "{output:?}");
-        let report = json(&output);
+        let report = output.json();
         is_documented(&report);
         assert_eq!(report["statuses"].as_array().map(Vec::len), Some(1), "{text}");
         assert_eq!(report["statuses"][0]["status"], Value::from(10));
     }
-    let report = json(&run(&["explain", "RESP_TIMEOUT_ERR", "--json"]));
+    let report = run(&["explain", "RESP_TIMEOUT_ERR", "--json"]).json();
     assert_eq!(report["statuses"].as_array().map(Vec::len), Some(2), "two statuses have this name");
     let text = run(&["explain", "14"]).stdout;
     assert!(text.contains("REMOTE_ERROR_UNKNOWN_PEER") && text.contains("what to do:"), "{text}");
@@ -473,11 +474,11 @@ fn stat_shows_processes_that_run_and_sums_of_all() {
     let runtime = dir.path().to_str().expect("UTF-8");
     let stat = |args: &[&str]| run(&[&["stat", "--runtime-dir", runtime], args].concat());
     assert!(stat(&[]).stdout.contains("no device has been used"));
-    assert_eq!(json(&stat(&["--json"]))["devices"], Value::Array(Vec::new()));
+    assert_eq!(stat(&["--json"]).json()["devices"], Value::Array(Vec::new()));
 
     drop(publish(dir.path(), 1000));
     let running = publish(dir.path(), 234);
-    let report = json(&stat(&["--json"]));
+    let report = stat(&["--json"]).json();
     is_documented(&report);
     let device = &report["devices"][0];
     assert_eq!((&device["name"], &device["total"]["tx_bytes"]), (&Value::from("rdmap0s6"), &Value::from(1234)));
@@ -494,7 +495,7 @@ fn stat_shows_processes_that_run_and_sums_of_all() {
     assert!(stat(&[]).stdout.contains("all, ever"));
     fails(&["stat", "--runtime-dir", runtime, "rdmap9s6"], 3, &["rdmap9s6", "srd stat"]);
     drop(running);
-    let report = json(&stat(&["--json"]));
+    let report = stat(&["--json"]).json();
     assert_eq!(report["devices"][0]["processes"], Value::Array(Vec::new()));
     assert_eq!(report["devices"][0]["total"]["tx_bytes"], Value::from(1234));
 }
@@ -567,7 +568,7 @@ fn the_real_library_from_run_to_stat() {
         assert_eq!(line.trim_end(), "rdmap0s6 rdmap1s6", "{:?}", child.try_wait());
         child
     };
-    let stat = || json(&run(&["stat", "--runtime-dir", &runtime, "--json"]));
+    let stat = || run(&["stat", "--runtime-dir", &runtime, "--json"]).json();
     let pids = |report: &Value| -> Vec<u64> {
         let processes = report["devices"][1]["processes"].as_array().expect("a list");
         processes.iter().map(|p| p["pid"].as_u64().expect("a number")).collect()

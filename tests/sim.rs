@@ -1,33 +1,20 @@
 //! `srd sim` as users run it: reports, files, errors. What scenarios come to is tested beside the code and in
 //! `tests/evaluation.rs`.
 
+#[path = "support/command.rs"]
+mod support;
+
 use std::path::PathBuf;
-use std::process::{Command, Output};
 
 use serde_json::Value;
+use support::{Output, is_documented, run};
 
 fn sim(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_srd")).arg("sim").args(args).output().expect("start the command")
+    run(&[&["sim"], args].concat())
 }
 
 fn json(args: &[&str]) -> Value {
-    let output = sim(&[args, &["--json"]].concat());
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
-}
-
-/// Every name must be in the documentation.
-fn is_documented(value: &Value) {
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let documented = include_str!("../docs/command.md").contains(&format!("`{name}`"));
-                assert!(documented, "docs/command.md does not mention {name}");
-                is_documented(value);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(is_documented),
-        _ => {}
-    }
+    sim(&[args, &["--json"]].concat()).json()
 }
 
 const SMALL: [&str; 7] =
@@ -72,7 +59,7 @@ fn files_are_written_and_repeatable() {
         let path = |name: &str| dir.0.join(name).to_string_lossy().into_owned();
         let (csv, plots, html) = (path("csv"), path("plots"), path("report/index.html"));
         let output = sim(&[&SMALL[..], &["--csv", &csv, "--plots", &plots, "--html", &html]].concat());
-        assert!(output.status.success(), "{output:?}");
+        assert_eq!(output.code, Some(0), "{output:?}");
         let names = [
             "csv/flows.csv",
             "csv/links.csv",
@@ -97,17 +84,17 @@ fn mistakes_are_explained() {
         (&["incast", "--seeds", "0"], "--seeds"),
         (&[], "SCENARIO"),
         (&["perm.cm"], "--topology"),
+        (&["incast", "--topology", "x.topo"], "--topology goes with"),
+        (&["incast", "--jobs", "0"], "--jobs"),
     ] {
-        let output = sim(args);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!((output.status.code(), stderr.contains(says)), (Some(2), true), "{args:?}: {stderr}");
+        sim(args).fails(2, &[says]);
     }
 }
 
 #[test]
 fn unfinished_flows_are_a_bad_verdict() {
     let output = sim(&[&SMALL[..], &["--set", "limit=10us"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.code, Some(1), "{output:?}");
 }
 
 #[test]
@@ -117,12 +104,12 @@ fn a_built_in_scenario_can_be_printed_and_run_as_a_file() {
     let output = sim(&["link-failure", "--print"]);
     let file = dir.0.join("mine.toml");
     std::fs::write(&file, &output.stdout).expect("write the scenario");
-    let run = |name: &str| {
+    let report = |name: &str| {
         let mut report = json(&[name, "--compare", "none"]);
         for name in ["scenario", "wall_s", "events_per_s"] {
             report[name].take();
         }
         report
     };
-    assert_eq!(run(&file.to_string_lossy()), run("link-failure"));
+    assert_eq!(report(&file.to_string_lossy()), report("link-failure"));
 }

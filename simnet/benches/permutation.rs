@@ -45,7 +45,7 @@ fn permutation(hosts: usize, mtu: u32, seed: u64) {
         via: None,
     };
     let clos = Clos::fat_tree(k, hosts, 100_000_000_000, Span::from_micros(1));
-    let config = Config { max_datagram: (mtu - 28) as u16, link_rate: Some(12_500_000_000), ..Config::fabric() };
+    let config = Config { max_datagram: (mtu - 28) as u16, ..Config::fabric() };
     let experiment = Experiment {
         seed,
         plan: clos.plan().expect("a valid tree"),
@@ -55,8 +55,10 @@ fn permutation(hosts: usize, mtu: u32, seed: u64) {
         flows: order.iter().enumerate().map(flow).collect(),
         faults: Vec::new(),
         descheduling: None,
+        cable_rates: true,
+        drain: None,
         srd: config.check().expect("a valid configuration"),
-        messages: Messages { bytes: 4_000_000, depth: 1 },
+        messages: Messages { bytes: 4_000_000, depth: 1, verbs: false },
         warm: true,
         limit: Span::from_millis(20),
         sample: None,

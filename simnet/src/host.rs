@@ -56,6 +56,8 @@ pub struct HostSpec {
     pub processing: Processing,
     /// Datagrams that its receive queue holds; more are dropped.
     pub receive_queue: usize,
+    /// Bits per second that it can take in: it is busy for so long after reading, while more may arrive. `None`: no time.
+    pub drain: Option<u64>,
     /// Whether datagrams carry the time of their arrival at the host; otherwise that of their being read.
     pub timestamps: bool,
     /// Whether datagrams that a link damaged are dropped, as the UDP checksum would have it.
@@ -72,6 +74,7 @@ impl Default for HostSpec {
             clock: Clock::default(),
             processing: Processing::Immediate,
             receive_queue: 8_192,
+            drain: None,
             timestamps: true,
             udp_checksum: true,
             source_ports: 64,

@@ -12,13 +12,16 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod cabling;
 mod check;
 mod clock;
+mod clos;
 mod host;
 mod link;
 mod log;
 mod net;
 mod packet;
+mod part;
 mod plan;
 mod pool;
 mod queue;
@@ -34,14 +37,17 @@ pub mod adversary;
 pub mod experiment;
 
 pub use app::{App, AppCx, Post};
+pub use cabling::{Buffers, Cabling};
 pub use check::{Expect, MAX_PAYLOAD, Message, Model, Totals, payload};
 pub use clock::Clock;
+pub use clos::Clos;
 pub use host::{Host, HostSpec, HostStats, Io, Node, Processing};
-pub use link::{Burst, Link, LinkStats, Part, PartKind, Queue};
+pub use link::{Link, LinkStats};
 pub use log::{DropReason, Log, LogEvent};
 pub use net::{End, Net, Violation};
 pub use packet::{Addr, HostId, IP_UDP_OVERHEAD, LinkId, MAIN_PORT, Packet, SwitchId, WIRE_OVERHEAD};
-pub use plan::{Buffers, Cable, Cabling, Clos, Plan, Port};
+pub use part::{Burst, Part, PartKind, Queue};
+pub use plan::{Cable, Plan, Port};
 pub use rng::Rng;
 pub use srd::{Command, MAX_APP_HEADER, NodeStats, SrdNode, SrdSpec};
 pub use srd_world::SrdWorld;

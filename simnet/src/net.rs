@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use srd_core::{Ecn, Span, Time};
 
-use crate::link::{Link, Part, Passage};
+use crate::link::{Link, Passage};
 use crate::log::{DropReason, Log, LogEvent};
 use crate::packet::{Addr, Arena, HostId, IP_UDP_OVERHEAD, LinkId, Packet, PacketId, SwitchId, flow_hash};
+use crate::part::Part;
 use crate::pool::Pool;
 use crate::queue::EventQueue;
 use crate::rng::Rng;

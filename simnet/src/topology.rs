@@ -1,9 +1,9 @@
 //! Topologies: how hosts, switches and links are put together.
 
 use crate::host::{HostSpec, Node};
-use crate::link::Part;
 use crate::net::End;
 use crate::packet::{HostId, LinkId, SwitchId};
+use crate::part::Part;
 use crate::world::World;
 
 /// A network of hosts on leaf switches with parallel paths between the leaves.

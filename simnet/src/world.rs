@@ -6,10 +6,10 @@ use std::fmt;
 use srd_core::{Span, Time};
 
 use crate::host::{Host, HostSpec, Io, Node, Processing};
-use crate::link::{Part, PartKind};
 use crate::log::LogEvent;
 use crate::net::{Event, Net, Violation};
 use crate::packet::{HostId, LinkId};
+use crate::part::{Part, PartKind};
 
 /// What an [`Action::Call`] does.
 pub type Call<N> = Box<dyn FnOnce(&mut World<N>)>;
@@ -368,9 +368,14 @@ impl<N: Node> World<N> {
         while let Some(command) = self.deferred[i].pop_front() {
             node.command(command, &mut self.shared, &mut io);
         }
+        let before = io.host.stats.received_bytes;
         node.turn(&mut self.shared, &mut io);
         let now = self.net.now;
         let h = &mut self.hosts[i];
+        if let Some(rate) = h.spec.drain {
+            let nanos = u128::from(h.stats.received_bytes - before) * 8_000_000_000 / u128::from(rate.max(1));
+            h.stalled_until = h.stalled_until.max(now + Span::from_nanos(nanos as u64));
+        }
         if let Some(deadline) = node.deadline() {
             let at = h.spec.clock.world(deadline);
             h.wake(if at <= now { now + TURN } else { at }, &mut self.net);

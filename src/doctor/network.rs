@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use srd::udp::{UdpDriver, UdpOptions};
+use srd::xdp::{DriverChoice, Prospect, probe};
 use verbs_shim::{NicConfig, Options};
 
 use super::{Finding, tool};
@@ -36,6 +37,7 @@ pub(super) fn check(options: &Options) -> Vec<Finding> {
     if let Some(driver) = driver {
         findings.extend(offloads(&driver, &devices[0].udp));
     }
+    findings.extend(devices.first().map(|device| af_xdp(options.driver, device.addr.ip(), devices.len())));
     findings.push(ports(options, devices.len()));
     findings.push(firewall());
     findings.push(equal_cost());
@@ -107,6 +109,26 @@ fn offloads(driver: &UdpDriver, options: &UdpOptions) -> Vec<Finding> {
         )
     };
     vec![gso, gro, buffer]
+}
+
+/// Whether `--driver xdp` would work. That is bad only if it is asked for.
+fn af_xdp(choice: DriverChoice, ip: IpAddr, devices: usize) -> Finding {
+    const NAME: &str = "AF_XDP";
+    match probe(ip, None) {
+        Ok(Prospect { interface, queues, veth, .. }) => {
+            let copies = if veth { "; the kernel copies there, so --driver auto takes kernel UDP" } else { "" };
+            let found = format!("--driver xdp works at {interface}, which has {queues} receive queues{copies}");
+            if choice == DriverChoice::Xdp && devices > queues as usize {
+                let remedy = format!("ethtool -L {interface} combined {devices}, and --xdp-queues 1");
+                return Finding::fail(NAME, format!("{found}: too few for {devices} devices"), remedy);
+            }
+            Finding::ok(NAME, found)
+        }
+        Err(e) if choice == DriverChoice::Xdp => {
+            Finding::fail(NAME, e.to_string(), "do that, or use kernel UDP: --driver udp (SRD_DRIVER)")
+        }
+        Err(e) => Finding::ok(NAME, format!("not to be had, and not needed: {e}")),
+    }
 }
 
 /// Whether there are enough ephemeral ports.

@@ -33,6 +33,8 @@ pub(super) struct SenderArgs {
 
 /// Pause between two attempts to find the receiver.
 const RETRY: Duration = Duration::from_millis(100);
+/// How long the receiver may take to say why it ended its data.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long a glance at threads that work takes.
 const GLANCE: Duration = Duration::from_millis(20);
 
@@ -52,9 +54,7 @@ pub(super) fn run(args: &SenderArgs, clock: Clock) -> Result<()> {
             Some(ToRank::Prepare(job)) => work = Some(Work::start(args, job, clock)?),
             Some(ToRank::Go { at_ns }) => work.iter().for_each(|w| w.signals.go(at_ns)),
             Some(ToRank::Bye) => return Ok(()),
-            Some(ToRank::Abort { reason }) => {
-                return Err(Fault::peer(format_args!("the receiver (rank 0) has given up: {reason}")));
-            }
+            Some(ToRank::Abort { reason }) => return Err(given_up(&reason)),
             None => {}
         }
         if interrupt::requested() {
@@ -70,11 +70,31 @@ pub(super) fn run(args: &SenderArgs, clock: Clock) -> Result<()> {
                 work = None;
             }
             Some(Err(fault)) => {
+                if let Some(reason) = last_words(&mut line, clock) {
+                    return Err(given_up(&reason));
+                }
                 let _ = line.send(&FromRank::Failed { reason: fault.to_string() });
                 return Err(fault);
             }
         }
     }
+}
+
+fn given_up(reason: &str) -> Fault {
+    Fault::peer(format_args!("the receiver (rank 0) has given up: {reason}"))
+}
+
+/// Why the receiver has given up, if it has: the end of its data may be here before its words.
+fn last_words(line: &mut Line, clock: Clock) -> Option<String> {
+    let deadline = clock.now() + nanos(LAST_WORDS);
+    while clock.now() < deadline {
+        match line.poll::<ToRank>() {
+            Ok(Some(ToRank::Abort { reason })) => return Some(reason),
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
+    None
 }
 
 /// Finds the receiver, which may start later than we do.

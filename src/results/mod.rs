@@ -4,6 +4,7 @@
 //! siblings with other seeds, the same traffic over other transports, a sweep over a parameter. The JSON names are an
 //! interface (docs/command.md).
 
+mod convergence;
 mod csv;
 mod html;
 mod plot;
@@ -12,6 +13,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use convergence::time as convergence_time;
 pub(crate) use csv::{flows as flows_csv, links as links_csv, samples as samples_csv};
 pub(crate) use html::html;
 pub(crate) use plot::{Plot, plots, png};
@@ -91,6 +93,9 @@ pub(crate) struct Summary {
     pub(crate) jain: f64,
     /// Throughput of the flow and sample that is furthest from the mean of its sample, over that mean.
     pub(crate) worst_sample_over_fair: Option<f64>,
+    /// Base round trips from when flows came or went until those of their receiver had equal shares, at most; null if
+    /// nothing of this kind was sampled.
+    pub(crate) convergence_rtts: Option<f64>,
     /// Payload delivered per second.
     pub(crate) goodput_gbps: f64,
     /// Data packets sent.
@@ -140,6 +145,14 @@ pub(crate) struct Flow {
     pub(crate) retransmits: u64,
     /// Paths that carried it: of its connection.
     pub(crate) paths: u32,
+}
+
+impl Flow {
+    /// Whether it was under way at this time.
+    pub(crate) fn is_active(&self, time_us: f64) -> bool {
+        let end = self.arrived_us.map(|a| self.start_us + a);
+        self.start_us <= time_us && end.is_none_or(|end| time_us < end)
+    }
 }
 
 /// One direction of a cable.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use resvg::{tiny_skia, usvg};
 
 use super::{Report, Run, percentile};
@@ -22,20 +24,38 @@ pub(crate) struct Plot {
 }
 
 /// A named curve.
+#[derive(Clone, Default)]
 struct Curve {
+    /// What the legend calls it; the same name again is not repeated there.
     name: String,
     points: Vec<(f64, f64)>,
+    colour: RGBColor,
+    style: Style,
 }
 
-/// What an axis shows.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Style {
+    #[default]
+    Line,
+    /// One of many of a kind.
+    Thin,
+    /// What is no measurement, or the second of a pair.
+    Dashed,
+    /// Few points, each marked.
+    Marked,
+}
+
+/// What an axis shows, and how it writes that.
 struct Axis {
     name: String,
     log: bool,
+    label: fn(f64) -> String,
 }
 
-/// The curve that is no measurement.
 const IDEAL: &str = "ideal";
 const SIZE: (u32, u32) = (800, 480);
+/// Height of title and legend.
+const HEAD: u32 = 64;
 /// Okabe and Ito's colours, told apart by everybody.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
@@ -45,6 +65,10 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
 ];
+/// Flows of a transport that are drawn: more cannot be told apart.
+const DRAWN: usize = 64;
+/// Points of a flow over time; what was sampled more often is merged.
+const POINTS: usize = 250;
 
 /// All plots that a report has the data for.
 pub(crate) fn plots(report: &Report) -> Vec<Plot> {
@@ -66,28 +90,29 @@ pub(crate) fn png(plot: &Plot) -> Result<Vec<u8>, String> {
 
 /// Cumulative distribution of completion times, and the ideal (the paper's figures 3 and 6).
 fn completion_times(report: &Report) -> Option<Plot> {
-    let curve = |run: &Run| {
+    let curve = |(i, run): (usize, &Run)| {
         let mut times: Vec<f64> = run.flows.iter().filter(|f| !f.background).filter_map(|f| f.fct_us).collect();
         times.sort_by(f64::total_cmp);
         let n = times.len() as f64;
         let points = times.iter().enumerate().flat_map(|(i, t)| [(*t, i as f64 / n), (*t, (i + 1) as f64 / n)]);
-        Curve { name: run.transport.clone(), points: points.collect() }
+        Curve { name: run.transport.clone(), points: points.collect(), colour: colour(i), style: Style::Line }
     };
-    let mut curves: Vec<Curve> = report.runs().map(curve).filter(|c| !c.points.is_empty()).collect();
+    let mut curves: Vec<Curve> = report.runs().enumerate().map(curve).filter(|c| !c.points.is_empty()).collect();
     curves.first()?;
     let ideal = report.run.ideal_fct_us;
     if ideal > 0.0 {
-        curves.push(Curve { name: IDEAL.into(), points: vec![(ideal, 0.0), (ideal, 1.0)] });
+        curves.push(dashed(IDEAL, vec![(ideal, 0.0), (ideal, 1.0)]));
     }
+    let unit = time_unit(&mut curves, |p| &mut p.0);
     let log = spread(&curves, |p| p.0) > 8.0;
-    let x = Axis { name: "flow completion time, us".into(), log };
-    draw("fct-cdf", &report.title, x, Axis { name: "share of flows".into(), log: false }, &curves)
+    let x = Axis { name: format!("flow completion time, {unit}"), log, label: plain };
+    draw("fct-cdf", &report.title, x, Axis { name: "share of flows".into(), log: false, label: plain }, &curves)
 }
 
 /// Median and 99th percentile of completion time over ideal, by flow size.
 fn slowdown_by_size(report: &Report) -> Option<Plot> {
     let mut curves = Vec::new();
-    for run in report.runs() {
+    for (i, run) in report.runs().enumerate() {
         let mut flows: Vec<(f64, f64)> =
             run.flows.iter().filter(|f| !f.background).filter_map(|f| Some((f.bytes? as f64, f.over_ideal?))).collect();
         flows.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -95,57 +120,125 @@ fn slowdown_by_size(report: &Report) -> Option<Plot> {
         if last < 4.0 * first {
             return None;
         }
-        for (name, q) in [("median", 0.5), ("p99", 0.99)] {
+        for (name, q, style) in [("median", 0.5, Style::Line), ("p99", 0.99, Style::Dashed)] {
             let points = flows.chunks(flows.len().div_ceil(20)).filter_map(|chunk| {
                 let mut over: Vec<f64> = chunk.iter().map(|f| f.1).collect();
                 over.sort_by(f64::total_cmp);
                 Some((chunk[chunk.len() / 2].0, percentile(&over, q)?))
             });
-            curves.push(Curve { name: format!("{} {name}", run.transport), points: points.collect() });
+            let (name, points) = (format!("{} {name}", run.transport), points.collect());
+            curves.push(Curve { name, points, colour: colour(i), style });
         }
     }
-    let y = Axis { name: "completion time over ideal".into(), log: true };
-    draw("slowdown", &report.title, Axis { name: "flow size, bytes".into(), log: true }, y, &curves)
+    let y = Axis { name: "completion time over ideal".into(), log: true, label: plain };
+    let x = Axis { name: "flow size".into(), log: true, label: size };
+    draw("slowdown", &report.title, x, y, &curves)
 }
 
 /// The slowest flow against a parameter (the paper's figure 2, where that is the size).
 fn sweep(report: &Report) -> Option<Plot> {
     let name = report.sweep.first()?.parameter.clone();
     let mut curves: Vec<Curve> = Vec::new();
-    let mut add = |name: &str, point: (f64, f64)| match curves.iter_mut().find(|c| c.name == name) {
-        Some(curve) => curve.points.push(point),
-        None => curves.push(Curve { name: name.into(), points: vec![point] }),
-    };
+    let mut ideal = Vec::new();
+    let mut label: fn(f64) -> String = plain;
     for p in &report.sweep {
-        let x = leading_number(&p.value)?;
-        add(&p.transport, (x, p.summary.max_fct_us?));
+        let (x, is_size) = leading_number(&p.value)?;
+        label = if is_size { size } else { label };
+        let point = (x, p.summary.max_fct_us?);
+        match curves.iter_mut().find(|c| c.name == p.transport) {
+            Some(curve) => curve.points.push(point),
+            None => curves.push(Curve {
+                name: p.transport.clone(),
+                points: vec![point],
+                colour: colour(curves.len()),
+                style: Style::Marked,
+            }),
+        }
         if p.transport == report.run.transport {
-            add(IDEAL, (x, p.ideal_fct_us));
+            ideal.push((x, p.ideal_fct_us));
         }
     }
-    let log = spread(&curves, |p| p.0) > 8.0;
-    let y = Axis { name: "largest completion time, us".into(), log: spread(&curves, |p| p.1) > 8.0 };
-    draw("sweep", &report.title, Axis { name, log }, y, &curves)
+    curves.push(dashed(IDEAL, ideal));
+    let unit = time_unit(&mut curves, |p| &mut p.1);
+    let x = Axis { name, log: spread(&curves, |p| p.0) > 8.0, label };
+    let log = spread(&curves, |p| p.1) > 8.0;
+    let y = Axis { name: format!("largest completion time, {unit}"), log, label: plain };
+    draw("sweep", &report.title, x, y, &curves)
 }
 
-/// Throughput over time of the flows that got least and most (the paper's figure 4).
+/// Throughput over time, a line per flow (the paper's figure 4), and what equal shares would be.
 fn throughput(report: &Report) -> Option<Plot> {
     let mut curves = Vec::new();
     let mut interval = 0.0;
-    for run in report.runs() {
+    for (i, run) in report.runs().enumerate() {
         let Some(samples) = &run.samples else { continue };
-        interval = samples.interval_us;
-        let mut order: Vec<usize> = (0..samples.gbps.len()).filter(|i| !samples.gbps[*i].is_empty()).collect();
-        order.sort_by(|a, b| run.flows[*a].delivered.cmp(&run.flows[*b].delivered));
-        let (Some(least), Some(most)) = (order.first(), order.last()) else { continue };
-        for (name, flow) in [("least", *least), ("most", *most)] {
-            let points = samples.gbps[flow].iter().enumerate().map(|(k, v)| ((k + 1) as f64 * interval / 1e3, *v));
-            curves.push(Curve { name: format!("{} {name}", run.transport), points: points.collect() });
+        let count = samples.gbps.iter().map(Vec::len).max()?;
+        let merged = count.div_ceil(POINTS).max(1);
+        interval = samples.interval_us * merged as f64;
+        let mean = |flow: usize, k: usize| {
+            let values = samples.gbps[flow].get(k * merged..((k + 1) * merged).min(count))?;
+            Some(values.iter().sum::<f64>() / values.len() as f64)
+        };
+        let time = |k: usize| (k as f64 + 0.5) * interval;
+        let mut order: Vec<usize> = (0..run.flows.len()).filter(|f| !run.flows[*f].background).collect();
+        order.sort_by_key(|f| run.flows[*f].delivered);
+        for flow in order.iter().step_by(order.len().div_ceil(DRAWN).max(1)) {
+            let active = (0..count.div_ceil(merged)).filter(|k| run.flows[*flow].is_active(time(*k)));
+            let points = active.filter_map(|k| Some((time(k), mean(*flow, k)?)));
+            let (name, points) = (run.transport.clone(), points.collect());
+            curves.push(Curve { name, points, colour: colour(i), style: Style::Thin });
+        }
+        let receiver = order.first().map(|f| &run.flows[*f].to);
+        if i == 0 && order.iter().all(|f| Some(&run.flows[*f].to) == receiver) {
+            let share = |k: usize| {
+                let active = order.iter().filter(|f| run.flows[**f].is_active(time(k)));
+                let (n, sum) =
+                    active.filter_map(|f| mean(*f, k)).fold((0.0, 0.0), |(n, sum), rate| (n + 1.0, sum + rate));
+                (n > 0.0).then(|| (time(k), sum / n))
+            };
+            let name = format!("equal shares of what {} gets", run.transport);
+            curves.push(dashed(&name, (0..count.div_ceil(merged)).filter_map(share).collect()));
         }
     }
     curves.first()?;
-    let x = Axis { name: format!("time, ms (samples of {:.2} ms)", interval / 1e3), log: false };
-    draw("throughput", &report.title, x, Axis { name: "throughput of a flow, Gbit/s".into(), log: false }, &curves)
+    let unit = time_unit(&mut curves, |p| &mut p.0);
+    let (of, scale) = unit_of(interval);
+    let name = format!("time, {unit} (samples of {} {of})", plain(interval / scale));
+    let slow = curves.iter().flat_map(|c| &c.points).all(|p| p.1 < 1.0);
+    if slow {
+        curves.iter_mut().flat_map(|c| &mut c.points).for_each(|p| p.1 *= 1e3);
+    }
+    let y = Axis {
+        name: format!("throughput of each flow, {}bit/s", if slow { "M" } else { "G" }),
+        log: false,
+        label: plain,
+    };
+    draw("throughput", &report.title, Axis { name, log: false, label: plain }, y, &curves)
+}
+
+fn colour(i: usize) -> RGBColor {
+    COLOURS[i % COLOURS.len()]
+}
+
+fn dashed(name: &str, points: Vec<(f64, f64)>) -> Curve {
+    Curve { name: name.into(), points, colour: BLACK, style: Style::Dashed }
+}
+
+/// Turns microseconds into the unit in which the largest value is easiest to read, and says which that is.
+fn time_unit(curves: &mut [Curve], at: fn(&mut (f64, f64)) -> &mut f64) -> &'static str {
+    let points = |curves: &mut [Curve], f: &mut dyn FnMut(&mut f64)| {
+        curves.iter_mut().flat_map(|c| &mut c.points).for_each(|p| f(at(p)));
+    };
+    let mut largest = 0f64;
+    points(curves, &mut |v| largest = largest.max(*v));
+    let (unit, scale) = unit_of(largest);
+    points(curves, &mut |v| *v /= scale);
+    unit
+}
+
+/// The unit that suits so many microseconds, and how many of them it has.
+fn unit_of(us: f64) -> (&'static str, f64) {
+    [("s", 1e6), ("ms", 1e3)].into_iter().find(|u| us >= u.1).unwrap_or(("us", 1.0))
 }
 
 /// Largest over smallest coordinate.
@@ -154,17 +247,33 @@ fn spread(curves: &[Curve], f: impl Fn(&(f64, f64)) -> f64) -> f64 {
     values().fold(f64::MIN, f64::max) / values().fold(f64::MAX, f64::min).max(1e-9)
 }
 
-/// The number that a value of a parameter begins with, with its unit if that is a size.
-fn leading_number(text: &str) -> Option<f64> {
+/// The number that a value of a parameter begins with, and whether it is a size, which is then in bytes.
+fn leading_number(text: &str) -> Option<(f64, bool)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number = text[..end].parse::<f64>().ok()?;
     let scale = match text[end..].trim().to_ascii_lowercase().as_str() {
+        "b" => 1.0,
         "kb" => 1e3,
         "mb" => 1e6,
+        "gb" => 1e9,
         "kib" => 1024.0,
         "mib" => 1_048_576.0,
-        _ => 1.0,
+        "gib" => 1_073_741_824.0,
+        _ => return Some((number, false)),
     };
-    Some(text[..end].parse::<f64>().ok()? * scale)
+    Some((number * scale, true))
+}
+
+/// A number, to four digits.
+fn plain(v: f64) -> String {
+    let digits = if v == 0.0 { 0 } else { (3 - v.abs().log10().floor() as i32).clamp(0, 9) };
+    let scale = 10f64.powi(digits);
+    format!("{}", (v * scale).round() / scale)
+}
+
+fn size(v: f64) -> String {
+    let (unit, scale) = [("GB", 1e9), ("MB", 1e6), ("KB", 1e3)].into_iter().find(|u| v >= u.1).unwrap_or(("B", 1.0));
+    format!("{} {unit}", plain(v / scale))
 }
 
 fn draw(name: &'static str, title: &str, x: Axis, y: Axis, curves: &[Curve]) -> Option<Plot> {
@@ -172,6 +281,8 @@ fn draw(name: &'static str, title: &str, x: Axis, y: Axis, curves: &[Curve]) -> 
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         area.fill(&WHITE).ok()?;
+        let (head, body) = area.split_vertically(HEAD);
+        heading(&head, title, curves)?;
         let range = |axis: &Axis, f: fn(&(f64, f64)) -> f64| {
             let values = || curves.iter().flat_map(|c| c.points.iter().map(f));
             let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));
@@ -179,25 +290,50 @@ fn draw(name: &'static str, title: &str, x: Axis, y: Axis, curves: &[Curve]) -> 
         };
         let (rx, ry) = (range(&x, |p| p.0), range(&y, |p| p.1));
         match (x.log, y.log) {
-            (false, false) => chart(&area, title, &x, &y, rx, ry, curves),
-            (true, false) => chart(&area, title, &x, &y, rx.log_scale(), ry, curves),
-            (false, true) => chart(&area, title, &x, &y, rx, ry.log_scale(), curves),
-            (true, true) => chart(&area, title, &x, &y, rx.log_scale(), ry.log_scale(), curves),
+            (false, false) => chart(&body, &x, &y, rx, ry, curves),
+            (true, false) => chart(&body, &x, &y, rx.log_scale(), ry, curves),
+            (false, true) => chart(&body, &x, &y, rx, ry.log_scale(), curves),
+            (true, true) => chart(&body, &x, &y, rx.log_scale(), ry.log_scale(), curves),
         }?;
         area.present().ok()?;
     }
     Some(Plot { name, svg })
 }
 
-fn chart<X, Y>(
-    area: &DrawingArea<SVGBackend<'_>, Shift>,
-    title: &str,
-    x: &Axis,
-    y: &Axis,
-    rx: X,
-    ry: Y,
-    curves: &[Curve],
-) -> Option<()>
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Title and legend, above the chart, where they hide nothing.
+fn heading(area: &Area<'_>, title: &str, curves: &[Curve]) -> Option<()> {
+    const SAMPLE: i32 = 24;
+    const GAP: i32 = 22;
+    let middle = SIZE.0 as i32 / 2;
+    let font = |size: i32, h: HPos| ("sans-serif", size).into_text_style(area).pos(Pos::new(h, VPos::Center));
+    area.draw(&Text::new(title, (middle, 24), font(19, HPos::Center))).ok()?;
+    let mut entries: Vec<&Curve> = Vec::new();
+    for curve in curves {
+        if entries.iter().all(|e| e.name != curve.name) {
+            entries.push(curve);
+        }
+    }
+    let style = font(14, HPos::Left);
+    let width = |c: &Curve| area.estimate_text_size(&c.name, &style).map_or(60, |s| s.0 as i32) + SAMPLE + 6;
+    let total: i32 = entries.iter().map(|c| width(c) + GAP).sum::<i32>() - GAP;
+    let (mut x, y) = (middle - total / 2, 50);
+    for curve in entries {
+        let line = [(x, y), (x + SAMPLE, y)];
+        let stroke = curve.colour.stroke_width(2);
+        match curve.style {
+            Style::Dashed => area.draw(&DashedPathElement::new(line, 5, 4, stroke)),
+            _ => area.draw(&PathElement::new(line, stroke)),
+        }
+        .ok()?;
+        area.draw(&Text::new(curve.name.as_str(), (x + SAMPLE + 6, y), style.clone())).ok()?;
+        x += width(curve) + GAP;
+    }
+    Some(())
+}
+
+fn chart<X, Y>(area: &Area<'_>, x: &Axis, y: &Axis, rx: X, ry: Y, curves: &[Curve]) -> Option<()>
 where
     X: AsRangedCoord<Value = f64>,
     Y: AsRangedCoord<Value = f64>,
@@ -205,30 +341,27 @@ where
     Y::CoordDescType: ValueFormatter<f64>,
 {
     let mut builder = ChartBuilder::on(area);
-    builder.caption(title, ("sans-serif", 20)).margin(12).x_label_area_size(44).y_label_area_size(64);
+    builder.margin(12).margin_top(2).margin_right(20).x_label_area_size(44).y_label_area_size(64);
     let mut chart = builder.build_cartesian_2d(rx, ry).ok()?;
-    let label = |v: &f64| if *v >= 1e6 { format!("{:.3e}", v) } else { format!("{}", (v * 1e3).round() / 1e3) };
+    let (of_x, of_y) = (|v: &f64| (x.label)(*v), |v: &f64| (y.label)(*v));
     let mut mesh = chart.configure_mesh();
-    mesh.x_desc(&x.name).y_desc(&y.name).x_label_formatter(&label).y_label_formatter(&label);
-    mesh.label_style(("sans-serif", 14)).light_line_style(WHITE).draw().ok()?;
-    for (i, curve) in curves.iter().enumerate() {
-        let colour = if curve.name == IDEAL { BLACK } else { COLOURS[i % COLOURS.len()] };
-        let style = colour.stroke_width(2);
-        let line =
-            LineSeries::new(curve.points.iter().copied(), style).point_size(u32::from(curve.points.len() < 20) * 3);
-        chart
-            .draw_series(line)
-            .ok()?
-            .label(curve.name.as_str())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    mesh.x_desc(&x.name).y_desc(&y.name).x_label_formatter(&of_x).y_label_formatter(&of_y);
+    mesh.label_style(("sans-serif", 14)).bold_line_style(BLACK.mix(0.15)).light_line_style(WHITE).draw().ok()?;
+    // The first are the most important ones: they lie on top. Lines that are no measurement hide none.
+    let (dashed, others): (Vec<_>, Vec<_>) = curves.iter().rev().partition(|c| c.colour == BLACK);
+    for curve in others.into_iter().chain(dashed) {
+        let points = curve.points.iter().copied();
+        let line = curve.colour.stroke_width(2);
+        match curve.style {
+            Style::Line => chart.draw_series(LineSeries::new(points, line)).map(drop),
+            Style::Thin => chart.draw_series(LineSeries::new(points, curve.colour.mix(0.6).stroke_width(1))).map(drop),
+            Style::Dashed => chart.draw_series(DashedLineSeries::new(points, 5, 4, line)).map(drop),
+            Style::Marked => {
+                let line = LineSeries::new(points, curve.colour.filled().stroke_width(2)).point_size(3);
+                chart.draw_series(line).map(drop)
+            }
+        }
+        .ok()?;
     }
-    // Where curves of this kind leave room: distributions at the bottom, what grows with size at the top left.
-    let legend = match (x.log, y.log, y.name.starts_with("share")) {
-        (_, _, true) => SeriesLabelPosition::LowerRight,
-        (true, ..) => SeriesLabelPosition::UpperLeft,
-        _ => SeriesLabelPosition::MiddleRight,
-    };
-    let mut labels = chart.configure_series_labels();
-    labels.border_style(BLACK.mix(0.3)).background_style(WHITE.mix(0.85)).label_font(("sans-serif", 14));
-    labels.position(legend).draw().ok()
+    Some(())
 }

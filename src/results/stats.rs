@@ -101,13 +101,17 @@ impl Summary {
     }
 }
 
-/// Of all samples that are not the first (flows are still starting then), the one furthest from its moment's mean.
+/// Of all samples that are not the first (flows are still starting then), the one furthest from the mean of its moment's. Only
+/// flows that were under way all the time count.
 fn worst_sample(samples: &Samples, flows: &[Flow]) -> Option<f64> {
-    let rows: Vec<&Vec<f64>> = samples.gbps.iter().zip(flows).filter(|(_, f)| !f.background).map(|(r, _)| r).collect();
-    let count = rows.iter().map(|r| r.len()).min()?;
+    let rows: Vec<(&Vec<f64>, &Flow)> = samples.gbps.iter().zip(flows).filter(|(_, f)| !f.background).collect();
+    let count = rows.iter().map(|(r, _)| r.len()).min()?;
+    let time = |k: usize| k as f64 * samples.interval_us;
     let shares = (1..count).flat_map(|k| {
-        let mean = rows.iter().map(|r| r[k]).sum::<f64>() / rows.len() as f64;
-        rows.iter().map(move |r| if mean > 0.0 { r[k] / mean } else { 1.0 }).collect::<Vec<f64>>()
+        let whole = rows.iter().filter(|(_, f)| f.is_active(time(k)) && f.is_active(time(k + 1)));
+        let values: Vec<f64> = whole.map(|(r, _)| r[k]).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        values.into_iter().map(move |v| if mean > 0.0 { v / mean } else { 1.0 }).collect::<Vec<f64>>()
     });
     shares.max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()))
 }

@@ -16,8 +16,15 @@ pub(crate) fn table(report: &Report) -> String {
     let rows: Vec<(String, u64, &Summary)> = report.runs().map(|r| (r.transport.clone(), r.seed, &r.summary)).collect();
     out.push(summaries("transport", &rows));
     for run in report.runs() {
-        if let Some(worst) = run.summary.worst_sample_over_fair {
+        // Samples short enough for round trips hold a packet or none.
+        if let Some(worst) = run.summary.worst_sample_over_fair.filter(|_| run.summary.convergence_rtts.is_none()) {
             out.push(format!("{}: the sample furthest from the fair share is {worst:.3} of it", run.transport));
+        }
+        if let Some(rtts) = run.summary.convergence_rtts {
+            out.push(format!(
+                "{}: equal shares {rtts:.0} round trips after flows came or went, at most",
+                run.transport
+            ));
         }
     }
     if report.seeds.len() > 1 {

@@ -16,7 +16,6 @@ pub(super) fn srd(scenario: &Scenario) -> Result<CheckedConfig, String> {
     };
     config.max_datagram =
         u16::try_from(scenario.network.mtu.saturating_sub(28)).map_err(|_| "network.mtu is above 9244")?;
-    config.link_rate = Some(scenario.network.rate.0 / 8);
     for (name, value) in &table {
         field(&mut config, name, value).map_err(|e| format!("srd.{name}: {e}"))?;
     }

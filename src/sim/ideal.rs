@@ -8,7 +8,7 @@ use simnet::{Plan, Port};
 use super::scenario::Ideal;
 
 /// Bytes of an acknowledgement.
-const ACK: u32 = 100;
+pub(super) const ACK: u32 = 100;
 
 /// A cut that flows cross: a server's cable or all cables up from an edge switch, in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

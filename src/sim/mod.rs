@@ -54,8 +54,8 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "PARAM=VALUE")]
     set: Vec<String>,
     /// Simulations at once; all cores unless told otherwise
-    #[arg(long)]
-    jobs: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    jobs: Option<u32>,
     /// Prints the report as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -91,6 +91,8 @@ built_in!(
     "link-failure",
     "websearch",
     "legacy-traffic",
+    "join-leave",
+    "slow-receiver",
 );
 
 /// A scenario's text and where it came from.
@@ -144,6 +146,12 @@ fn list(json: bool) -> Result<Exit> {
 
 fn source(args: &SimArgs) -> Result<Source> {
     let name = args.scenario.clone().unwrap_or_default();
+    let foreign_traffic = [".cm", ".txt"].iter().any(|e| name.ends_with(e));
+    if args.topology.is_some() && !foreign_traffic {
+        return Err(Fault::usage(format!(
+            "--topology goes with traffic of htsim (.cm) or ns-3 (.txt); {name} has a network"
+        )));
+    }
     if let Some((_, text)) = BUILT_IN.iter().find(|(n, _)| *n == name) {
         return Ok(Source { name, text: (*text).to_owned(), base: PathBuf::from(".") });
     }
@@ -235,7 +243,8 @@ fn simulate(args: &SimArgs, source: &Source) -> Result<Report> {
         task.experiment(&source.base).map_err(wrong)?;
     }
     let began = Instant::now();
-    let threads = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let threads = args.jobs.map(|n| n as usize);
+    let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let (runs, busy, events) =
         output::with_progress(&tasks, |progress| run::all(&tasks, &source.base, threads, progress)).map_err(wrong)?;
     let mut report =

@@ -10,7 +10,7 @@ use srd::Span;
 
 use super::scenario::Scenario;
 use super::{config, ideal, network, traffic};
-use crate::results::{Flow, Link, Run, Samples, Summary};
+use crate::results::{Flow, Link, Run, Samples, Summary, convergence_time};
 
 /// One simulation.
 #[derive(Clone, Debug)]
@@ -68,8 +68,15 @@ impl Task {
             plan: planned.plan,
             flows,
             descheduling,
+            drain: match (s.hosts.drain, s.hosts.receive_queue) {
+                (None, Some(_)) => {
+                    return Err("hosts.receive_queue is for hosts that take time: give hosts.drain".into());
+                }
+                (rate, queue) => rate.map(|rate| (rate.0, queue.unwrap_or(1_024).max(1))),
+            },
             srd: config::srd(s)?,
-            messages: Messages { bytes, depth: s.messages.depth.max(1) },
+            cable_rates: !s.srd.contains_key("link_rate"),
+            messages: Messages { bytes, depth: s.messages.depth.max(1), verbs: s.messages.verbs },
             warm: s.warm,
             limit: s.limit.0,
             sample: s.sample.map(|s| s.0).filter(|s| *s > Span::ZERO),
@@ -177,9 +184,17 @@ fn results(e: &Experiment, o: &Outcome, s: &Scenario, transport: &str) -> Run {
     let foreground = || e.flows.iter().zip(&o.flows).filter(|(spec, _)| !spec.background).map(|(_, out)| out);
     summary.packets = foreground().map(|f| f.packets).sum();
     summary.timeouts = foreground().map(|f| f.timeouts).sum();
+    let one = e.flows.iter().find(|f| !f.background).map(|f| e.plan.base_rtt(f.from.0, f.to.0, e.mtu, ideal::ACK));
+    // Long samples say nothing of round trips.
+    let fine = |rtt: &Span| e.sample.is_some_and(|every| every <= *rtt * 10);
+    summary.convergence_rtts = one.filter(fine).zip(samples.as_ref()).and_then(|(rtt, samples)| {
+        let time = convergence_time(samples, &flows, e.mtu)?;
+        Some(time / us(rtt))
+    });
     summary.drops = o.drops;
     summary.drop_share = o.drops as f64 / o.packets.max(1) as f64;
-    if summary.unfinished > 0 || summary.flows == 0 {
+    // Flows without an end last as long as the run.
+    if summary.unfinished > 0 || e.flows.iter().any(|f| !f.background && f.bytes.is_none()) {
         summary.duration_us = elapsed;
     }
     let delivered: u64 = foreground().map(|f| f.delivered).sum();

@@ -94,6 +94,8 @@ pub(crate) struct Network {
 pub(crate) struct Hosts {
     pub(crate) descheduled_every: Option<Duration>,
     pub(crate) descheduled_for: Option<(Duration, Duration)>,
+    pub(crate) drain: Option<Rate>,
+    pub(crate) receive_queue: Option<usize>,
 }
 
 #[derive(Deserialize, Clone, Copy, Debug)]
@@ -103,11 +105,13 @@ pub(crate) struct Messages {
     pub(crate) size: Size,
     #[serde(default = "default_depth")]
     pub(crate) depth: u32,
+    #[serde(default)]
+    pub(crate) verbs: bool,
 }
 
 impl Default for Messages {
     fn default() -> Messages {
-        Messages { size: default_message(), depth: default_depth() }
+        Messages { size: default_message(), depth: default_depth(), verbs: false }
     }
 }
 

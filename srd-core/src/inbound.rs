@@ -3,6 +3,9 @@
 //! In an incast all queues stand at the receiver's link, and the receiver is the only one who knows how many share it. It
 //! tells them: at once in the handshake, so that many newcomers start no faster than the link can carry, and in every
 //! acknowledgement after that. The share is advice; whoever gets it still watches its own delays.
+//!
+//! A host may be slower than its link. Then packets wait in the host, where no switch marks or drops them and no sender sees
+//! a queue; what is shared out is what the host takes in, as long as packets wait.
 
 use crate::config::CheckedConfig;
 use crate::time::{Span, Time};
@@ -24,6 +27,14 @@ pub(crate) enum Sender {
 #[derive(Debug)]
 pub(crate) struct Inbound {
     link_rate: Option<u64>,
+    /// Part of the link that this host keeps up with, 0.0..=1.0.
+    capacity: f64,
+    /// Packets that wait longer than this to be read are queued.
+    patience: Span,
+    /// When packets were last read, how long the oldest of them had waited, and the least of this over the period.
+    turn: Time,
+    oldest: Span,
+    waited: Option<Span>,
     headroom: f64,
     /// Payload of a packet that counts as traffic; what is shorter uses little of its share.
     large: usize,
@@ -48,6 +59,11 @@ const RECENT: u32 = 2;
 const NEWCOMER: u32 = 7;
 /// Bytes that a datagram costs on Ethernet beside itself: IPv4 and UDP headers, frame, preamble and gap.
 const WIRE_OVERHEAD: u64 = 66;
+
+/// A standing queue of so many patiences halves what is given out.
+const LONG_QUEUE: f64 = 8.0;
+/// What is given out grows by this part per period while nothing waits.
+const RECOVERY: f64 = 1.0 / 64.0;
 
 /// Counts that expire, by the last period for which they hold.
 #[derive(Debug, Default)]
@@ -85,6 +101,11 @@ impl Inbound {
         let datagram = u64::from(config.max_datagram);
         Inbound {
             link_rate: config.link_rate,
+            capacity: 1.0,
+            patience: config.target_delay.max(config.share_period),
+            turn: now,
+            oldest: Span::ZERO,
+            waited: None,
             headroom: config.tuning.headroom,
             large: usize::from(config.max_datagram) / 2,
             shortest_period: config.share_period,
@@ -106,7 +127,9 @@ impl Inbound {
             return;
         }
         let periods = elapsed.as_nanos() / self.period.as_nanos();
-        self.since += self.period * periods;
+        let elapsed = self.period * periods;
+        self.since += elapsed;
+        self.keep_up(elapsed, periods);
         for _ in 0..periods.min(8) {
             self.recent.expire(self.number);
             self.knocking.expire(self.number);
@@ -122,6 +145,45 @@ impl Inbound {
             let all = u64::from(self.senders() + self.knocking.total) * 2 * self.large as u64;
             self.period = self.shortest_period.max(Span::from_secs_f64(all as f64 / rate as f64 / 2.0));
         }
+    }
+
+    /// Judges from the period that is over how much of the link this host keeps up with.
+    fn keep_up(&mut self, elapsed: Span, periods: u64) {
+        let Some(link) = self.link_rate else { return };
+        self.end_turn();
+        let waited = self.waited.take().unwrap_or(Span::ZERO);
+        let excess = waited.as_secs_f64() / self.patience.as_secs_f64() - 1.0;
+        if excess > 0.0 && self.packets > 1 {
+            let wire = self.bytes + WIRE_OVERHEAD * self.packets;
+            let taken = wire as f64 / elapsed.as_secs_f64() / link as f64;
+            let drained = taken * (1.0 - 0.5 * (excess / LONG_QUEUE).min(1.0));
+            self.capacity = self.capacity.min(drained.max(self.capacity / 2.0));
+        } else {
+            let grown = self.capacity * (1.0 + RECOVERY * periods.min(64) as f64);
+            self.capacity = grown.min(1.0);
+        }
+    }
+
+    /// All that was read at one time has been seen.
+    fn end_turn(&mut self) {
+        if self.oldest > Span::ZERO {
+            self.waited = Some(self.waited.map_or(self.oldest, |w| w.min(self.oldest)));
+        }
+        self.oldest = Span::ZERO;
+    }
+
+    /// A packet was read at `now` that arrived at the host at `at`.
+    pub(crate) fn read(&mut self, now: Time, at: Time) {
+        if self.link_rate.is_none() {
+            return;
+        }
+        self.roll(now);
+        if self.turn != now {
+            self.end_turn();
+            self.turn = now;
+        }
+        // At once is a wait, too.
+        self.oldest = self.oldest.max(now.since(at)).max(Span::from_nanos(1));
     }
 
     /// Somebody wants a connection.
@@ -207,7 +269,9 @@ impl Inbound {
     }
 
     fn among(&self, senders: u32) -> Share {
-        let rate = self.link_rate.map(|r| r as f64 * self.efficiency * self.headroom / f64::from(senders.max(1)));
+        let rate = self
+            .link_rate
+            .map(|r| r as f64 * self.capacity * self.efficiency * self.headroom / f64::from(senders.max(1)));
         rate.map_or(Share::default(), Share::new)
     }
 }
@@ -302,6 +366,53 @@ mod tests {
         let mut sender = Sender::default();
         inbound.heard(at(0), &mut sender, 8900, true, false);
         assert_eq!((inbound.share().rate(), inbound.newcomer_share(at(1)).rate()), (None, None));
+    }
+
+    /// Reads what a link at full rate brings a host that takes in `rate` of it, for `us` microseconds from `from`.
+    fn overload(inbound: &mut Inbound, sender: &mut Sender, from: u64, us: u64, rate: f64) {
+        let packet = 9_000.0 / LINK as f64 * 1e6;
+        // A turn reads all that arrived during the one before, and takes as long as that many packets need.
+        let (mut now, mut arrived, mut turn) = (from as f64, from as f64, 20.0);
+        while now < (from + us) as f64 {
+            let mut read = 0.0;
+            while arrived < now {
+                let (t, at) = ((now * 1e3) as u64, (arrived * 1e3) as u64);
+                inbound.read(Time::from_nanos(t), Time::from_nanos(at));
+                inbound.heard(Time::from_nanos(t), sender, 8_934, true, false);
+                (arrived, read) = (arrived + packet, read + 1.0);
+            }
+            // What would be more than a receive queue holds is lost.
+            turn = (f64::max(read, 1.0) * packet / rate).min(turn * 1.2).min(200.0);
+            now += turn;
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_slower_than_its_link_gives_out_what_it_takes_in() {
+        let mut inbound = inbound(Some(LINK));
+        let mut sender = Sender::default();
+        overload(&mut inbound, &mut sender, 0, 4_000, 0.5);
+        let part = inbound.share().rate().expect("advice") / LINK as f64;
+        assert!((0.2..0.55).contains(&part), "{part} of the link");
+        // Once packets are read as they come it is all of it again.
+        for us in 4_300..6_000 {
+            inbound.read(at(us), at(us));
+            inbound.heard(at(us), &mut sender, 8_934, true, false);
+        }
+        assert_eq!(parts(inbound.share()), 1.0);
+    }
+
+    #[test]
+    fn a_pause_of_the_host_is_no_overload() {
+        let mut inbound = inbound(Some(LINK));
+        let mut sender = Sender::default();
+        for us in 0..3_000 {
+            // Every 500 us, nothing is read for 100.
+            let read = if us % 500 < 100 { us - us % 500 + 100 } else { us };
+            inbound.read(at(read), at(us));
+            inbound.heard(at(read), &mut sender, 8_934, true, false);
+            assert!(inbound.capacity > 0.9, "{} at {us} us", inbound.capacity);
+        }
     }
 
     #[test]

@@ -22,6 +22,21 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     total
 }
 
+/// Copies bytes and returns their [`sum`], in one pass.
+///
+/// # Panics
+/// If the lengths differ.
+#[inline]
+pub(crate) fn copy_sum(out: &mut [u8], bytes: &[u8]) -> u64 {
+    assert_eq!(out.len(), bytes.len(), "bytes to copy");
+    // Blocks that stay in the first-level cache between the two.
+    const BLOCK: usize = 512;
+    out.chunks_mut(BLOCK).zip(bytes.chunks(BLOCK)).fold(0, |total, (out, bytes)| {
+        out.copy_from_slice(bytes);
+        total + sum(bytes)
+    })
+}
+
 /// The sum in 16 bits.
 #[inline]
 pub(crate) fn fold(sum: u64) -> u16 {
@@ -60,6 +75,18 @@ mod tests {
         let bytes: Vec<u8> = (0..500u32).map(|i| (i * 7) as u8).collect();
         for cut in (0..500).step_by(2) {
             assert_eq!(fold(sum(&bytes[..cut]) + sum(&bytes[cut..])), fold(sum(&bytes)));
+        }
+    }
+
+    #[test]
+    fn sums_at_odd_places_add_up_when_turned_round() {
+        let bytes: Vec<u8> = (0..1500u32).map(|i| (i * i % 251) as u8).collect();
+        for cut in (1..1500).step_by(2) {
+            let mut copy = vec![0; 1500];
+            let (front, back) = copy.split_at_mut(cut);
+            let odd = fold(copy_sum(back, &bytes[cut..])).swap_bytes();
+            let both = copy_sum(front, &bytes[..cut]) + u64::from(odd);
+            assert_eq!((fold(both), &copy), (fold(sum(&bytes)), &bytes), "cut at {cut}");
         }
     }
 }

@@ -40,7 +40,7 @@ pub enum OpenError {
     },
     /// All queues are bound to sockets already.
     #[error(
-        "no free receive queue at {interface}: all {queues} belong to other AF_XDP sockets; give the interface more queues ('ethtool -L {interface} combined N'), or stop the other program"
+        "no free receive queue at {interface}: all {queues} belong to other AF_XDP sockets; give the interface more queues ('ethtool -L {interface} combined N') and each program some of them (--xdp-queues), or stop the other program"
     )]
     QueuesTaken {
         /// The interface.

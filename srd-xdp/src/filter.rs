@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::error::OpenError;
 use crate::net::{Link, Links, Netlink};
 use crate::program::assemble;
-use crate::sys::{self, ArrayMap, Attached, HashMap, SocketMap, Xsk};
+use crate::sys::{self, ArrayMap, Attached, HashMap, Loaded, MapsByName, SocketMap, Xsk};
 
 /// Destination address (IPv4 as `::ffff:a.b.c.d`) and port in network byte order, two zeros.
 type PortKey = [u8; 20];
@@ -155,22 +155,32 @@ impl Drop for Filter {
 /// The inner error is worth another attempt.
 type Tried = Result<(sys::Link, Maps), io::Error>;
 
+/// The maps of the program that is there; it has to be ours. The inner error is worth another attempt.
+pub(crate) fn named(program: u32, link: &Link) -> Result<io::Result<MapsByName>, OpenError> {
+    match sys::program_maps(program) {
+        Ok((found, maps)) if found == NAME => Ok(Ok(maps)),
+        Ok((found, _)) => Err(OpenError::Foreign { interface: link.name.clone(), program: found, id: program }),
+        Err(e) => sorry(link, e).map(Err),
+    }
+}
+
+/// Sorts why a program that is there cannot be joined.
+fn sorry(link: &Link, e: io::Error) -> Result<io::Error, OpenError> {
+    match e.raw_os_error() {
+        Some(libc::EPERM) => Err(OpenError::NotShared { interface: link.name.clone() }),
+        _ => Ok(e),
+    }
+}
+
 fn share(program: u32, link: &Link) -> Result<Tried, OpenError> {
     let name = link.name.clone();
-    let sorry = |e: io::Error| match e.raw_os_error() {
-        Some(libc::EPERM) => Err(OpenError::NotShared { interface: name.clone() }),
-        _ => Ok(Err(e)),
+    let mut maps = match named(program, link)? {
+        Ok(maps) => maps,
+        Err(e) => return Ok(Err(e)),
     };
-    let (found, mut maps) = match sys::program_maps(program) {
-        Ok(found) => found,
-        Err(e) => return sorry(e),
-    };
-    if found != NAME {
-        return Err(OpenError::Foreign { interface: name, program: found, id: program });
-    }
     let held = match sys::find_link(program) {
         Ok(held) => held,
-        Err(e) => return sorry(e),
+        Err(e) => return sorry(link, e).map(Err),
     };
     let mut take = |name: &str| {
         let at = maps.iter().position(|(found, _)| found == name)?;
@@ -194,7 +204,8 @@ fn found_name() -> String {
     format!("{NAME} with other maps")
 }
 
-fn attach(link: &Link, places: &[Attached], max_len: Option<u32>) -> Result<Tried, OpenError> {
+/// The program, attached nowhere, and its maps.
+pub(crate) fn load(link: &Link, max_len: Option<u32>) -> Result<(Loaded, Maps), OpenError> {
     let os = |what| move |e| OpenError::os(what, link, e);
     let maps = Maps {
         ports: HashMap::create(&c(PORTS), MAX_PORTS).map_err(os("create a map"))?,
@@ -203,6 +214,11 @@ fn attach(link: &Link, places: &[Attached], max_len: Option<u32>) -> Result<Trie
         counts: ArrayMap::create(&c(COUNTS), 1).map_err(os("create a map"))?,
     };
     let program = sys::load(&c(NAME), &assemble(&maps, max_len)).map_err(os("load the XDP program"))?;
+    Ok((program, maps))
+}
+
+fn attach(link: &Link, places: &[Attached], max_len: Option<u32>) -> Result<Tried, OpenError> {
+    let (program, maps) = load(link, max_len)?;
     let mut refused = None;
     for &place in places {
         match sys::attach(&program, link.index, place) {

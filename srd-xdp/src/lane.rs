@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use arrayvec::ArrayVec;
 use srd_core::{Burst, Gather, RxMeta, Time};
 
-use crate::checksum::sum;
+use crate::checksum::{copy_sum, fold};
 use crate::packet::{Bad, Headers, Origin, parse};
 use crate::program::read_stamp;
 use crate::stats::XdpStats;
-use crate::sys::{Frame, Mode, Rings, Statistics, UmemSize, Xsk};
+use crate::sys::{Frame, METADATA, Mode, Rings, Statistics, UmemSize, Xsk};
 
 /// Pieces of a packet at most: 16 KB in frames of 4 KB, above what the protocol sends.
 const MAX_PIECES: usize = 4;
@@ -22,6 +22,8 @@ const DATAGRAMS_PER_KICK: u32 = 16;
 const KICKS: u32 = 64;
 /// Bytes before a received packet that the kernel keeps (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u32 = 256;
+/// Where in a UDP header the checksum is.
+const CHECKSUM_OFFSET: u16 = 6;
 /// Longest received packet; what is longer no sender of ours has sent.
 const MAX_PACKET: usize = 65_536;
 
@@ -73,8 +75,14 @@ impl Lane {
     /// # Errors
     /// As [`Xsk::open`].
     pub(crate) fn open(interface: u32, queue: u32, frame: u32, frames: u32, mode: Mode) -> io::Result<Lane> {
-        let size = UmemSize { frame, frames: 2 * frames };
-        let (mut xsk, mut free) = Xsk::open(interface, queue, size, Rings { rx: frames, tx: frames }, mode)?;
+        let rings = Rings { rx: frames, tx: frames };
+        let open =
+            |metadata| Xsk::open(interface, queue, UmemSize { frame, frames: 2 * frames, metadata }, rings, mode);
+        // Where the kernel copies, it does what the metadata says. With zero copy, many devices ignore it.
+        let (mut xsk, mut free) = match if mode.zero_copy { open(0) } else { open(METADATA) } {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) && !mode.zero_copy => open(0),
+            opened => opened,
+        }?;
         // Those used last are in the cache, so hand out the same ones again and again: a stack.
         for frame in free.drain(frames as usize..) {
             xsk.fill(frame);
@@ -103,7 +111,7 @@ impl Lane {
     /// The largest UDP payload behind headers of `headers` bytes.
     pub(crate) fn max_payload(&self, headers: usize) -> usize {
         let pieces = if self.mode.multi { MAX_PIECES } else { 1 };
-        pieces * self.xsk.frame_size() - headers
+        pieces * self.xsk.packet_size() - headers
     }
 
     /// Queues all datagrams of a burst; none may be longer than [`max_payload`](Self::max_payload).
@@ -140,7 +148,7 @@ impl Lane {
 
     /// Frames for a packet; `None` counts it as dropped.
     fn begin(&mut self, headers: usize, payload: usize) -> Option<Packet> {
-        let size = self.xsk.frame_size();
+        let size = self.xsk.packet_size();
         let pieces = (headers + payload).div_ceil(size);
         debug_assert!(pieces <= MAX_PIECES, "a datagram of {payload} bytes");
         if self.free.len() < pieces || self.xsk.transmit_room(pieces as u32) < pieces as u32 {
@@ -155,7 +163,7 @@ impl Lane {
             }
         }
         let frames = self.free.drain(self.free.len() - pieces..).collect();
-        Some(Packet { frames, at: headers, len: headers + payload })
+        Some(Packet { frames, at: headers, len: headers + payload, sum: 0 })
     }
 
     /// Makes the kernel send what is queued.
@@ -299,17 +307,26 @@ struct Packet {
     at: usize,
     /// Bytes in the end.
     len: usize,
+    /// The [sum](crate::checksum::sum) of the payload so far.
+    sum: u64,
 }
 
 impl Packet {
-    /// Appends payload.
+    /// Appends payload, and sums it up on the way.
     #[inline]
     fn put(&mut self, xsk: &Xsk, mut bytes: &[u8]) {
-        let size = xsk.frame_size();
+        let size = xsk.packet_size();
         while !bytes.is_empty() {
             let (frame, offset) = (&mut self.frames[self.at / size], self.at % size);
             let n = bytes.len().min(size - offset);
-            xsk.bytes_mut(frame)[offset..offset + n].copy_from_slice(&bytes[..n]);
+            let place = &mut xsk.packet_mut(frame)[offset..offset + n];
+            if xsk.completes_checksums() {
+                place.copy_from_slice(&bytes[..n]);
+            } else {
+                let sum = copy_sum(place, &bytes[..n]);
+                // The payload begins at an even place. At an odd one, the halves of all words are the other way round.
+                self.sum += if self.at.is_multiple_of(2) { sum } else { u64::from(fold(sum).swap_bytes()) };
+            }
             self.at += n;
             bytes = &bytes[n..];
         }
@@ -319,21 +336,18 @@ impl Packet {
     #[inline]
     fn finish(mut self, xsk: &mut Xsk, headers: &Headers) {
         debug_assert_eq!(self.at, self.len, "bytes of the datagram");
-        let size = xsk.frame_size();
-        // The payload begins at an even offset, and frames are of even length, so the sums of the pieces add up.
-        let mut total = 0;
-        let (mut start, mut left) = (headers.len(), self.len);
-        for frame in &self.frames {
-            let end = left.min(size);
-            total += sum(&xsk.bytes(frame)[start..end]);
-            (start, left) = (0, left - end);
+        let (size, offload) = (xsk.packet_size(), xsk.completes_checksums());
+        let (first, sum) = (&mut self.frames[0], (!offload).then_some(self.sum));
+        headers.write(xsk.packet_mut(first), self.len - headers.len(), sum);
+        if offload {
+            xsk.complete_checksum(first, headers.checksum_start(), CHECKSUM_OFFSET);
         }
-        headers.write(xsk.bytes_mut(&mut self.frames[0]), self.len - headers.len(), total);
+        let mut metadata = offload;
         let mut left = self.len;
         for frame in self.frames {
             let len = left.min(size);
             left -= len;
-            xsk.transmit(frame, len, left > 0);
+            xsk.transmit(frame, len, left > 0, std::mem::take(&mut metadata));
         }
     }
 }

@@ -9,6 +9,7 @@
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
+mod any;
 mod asm;
 mod checksum;
 mod driver;
@@ -19,13 +20,16 @@ mod net;
 mod open;
 mod options;
 mod packet;
+mod probe;
 mod program;
 mod stats;
 #[expect(unsafe_code, reason = "system calls and memory shared with the kernel; see the module")]
 mod sys;
 
+pub use any::{AnyDriver, DriverChoice};
 pub use driver::{XdpDriver, XdpInfo};
 pub use error::OpenError;
 pub use options::{Attach, XdpOptions, ZeroCopy};
+pub use probe::{Prospect, probe};
 pub use srd_udp::{UdpOptions, WaitMode, Waker};
 pub use stats::XdpStats;

@@ -35,8 +35,10 @@ pub(crate) struct Headers {
     len: usize,
     /// Where the IP header begins.
     ip: usize,
-    /// Sum of the addresses, ports and protocol, for the checksum of the datagram.
+    /// Sum of the addresses and the protocol, for the checksum of the datagram.
     pseudo: u64,
+    /// Sum of the ports.
+    ports: u64,
 }
 
 impl Headers {
@@ -81,8 +83,9 @@ impl Headers {
         };
         bytes[udp..udp + 2].copy_from_slice(&port.to_be_bytes());
         bytes[udp + 2..udp + 4].copy_from_slice(&to.port().to_be_bytes());
-        let pseudo = sum(&bytes[addresses]) + sum(&bytes[udp..udp + 4]) + u64::from(u16::from(PROTOCOL_UDP).to_be());
-        Some(Headers { bytes, len: udp + UDP, ip, pseudo })
+        let pseudo = sum(&bytes[addresses]) + u64::from(u16::from(PROTOCOL_UDP).to_be());
+        let ports = sum(&bytes[udp..udp + 4]);
+        Some(Headers { bytes, len: udp + UDP, ip, pseudo, ports })
     }
 
     /// Bytes of all headers together; even.
@@ -95,8 +98,14 @@ impl Headers {
         self.len - self.ip
     }
 
-    /// Writes the headers of a datagram whose payload has this length and [`sum`] to the beginning of `out`.
-    pub(crate) fn write(&self, out: &mut [u8], payload: usize, payload_sum: u64) {
+    /// Where the UDP header begins, from which the checksum counts.
+    pub(crate) fn checksum_start(&self) -> u16 {
+        (self.len - UDP) as u16
+    }
+
+    /// Writes the headers of a datagram whose payload has this length and [`sum`] to the beginning of `out`. Without the
+    /// sum, the kernel or the device has to complete the checksum.
+    pub(crate) fn write(&self, out: &mut [u8], payload: usize, payload_sum: Option<u64>) {
         let (ip, udp) = (self.ip, self.len - UDP);
         let out = &mut out[..self.len];
         out.copy_from_slice(&self.bytes[..self.len]);
@@ -109,12 +118,14 @@ impl Headers {
             out[ip + 4..ip + 6].copy_from_slice(&udp_len);
         }
         out[udp + 4..udp + 6].copy_from_slice(&udp_len);
-        // The length counts twice: in the header and in the pseudo-header.
-        let total = self.pseudo + 2 * u64::from(u16::from_ne_bytes(udp_len)) + payload_sum;
-        // 0 would mean that there is no checksum.
-        let check = match !fold(total) {
-            0 => 0xffff,
-            check => check,
+        let len_sum = u64::from(u16::from_ne_bytes(udp_len));
+        let check = match payload_sum {
+            None => fold(self.pseudo + len_sum),
+            // The length counts twice: in the header and in the pseudo-header. 0 would mean that there is no checksum.
+            Some(payload) => match !fold(self.pseudo + self.ports + 2 * len_sum + payload) {
+                0 => 0xffff,
+                check => check,
+            },
         };
         out[udp + 6..udp + 8].copy_from_slice(&check.to_ne_bytes());
     }
@@ -232,10 +243,11 @@ fn parse_udp(
         return if may_lack_checksum { Ok((ports, payload, false)) } else { Err(Bad::Checksum) };
     }
     let pseudo = addresses + u64::from(u16::from(PROTOCOL_UDP).to_be()) + u64::from((len as u16).to_be());
-    if fold(pseudo + sum(datagram)) == 0xffff {
-        Ok((ports, payload, false))
-    } else if origin.partial_checksums && check == fold(pseudo) {
+    // This first, as it costs least.
+    if origin.partial_checksums && check == fold(pseudo) {
         Ok((ports, payload, true))
+    } else if fold(pseudo + sum(datagram)) == 0xffff {
+        Ok((ports, payload, false))
     } else {
         Err(Bad::Checksum)
     }

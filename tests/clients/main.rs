@@ -76,5 +76,5 @@ fn run(cases: Vec<Case>, write: bool) -> Result<bool, String> {
 }
 
 fn line(case: &Case) -> String {
-    format!("{}, {}, {}: {}", case.client.name(), case.place, case.network, case.command())
+    format!("{}, {}, {}: {}", case.client.name(), case.place, case.conditions(), case.command())
 }

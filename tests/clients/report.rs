@@ -58,7 +58,7 @@ impl Report {
              Written by `./x clients --write`: unmodified programs for EFA, each started by `srd run` as an unprivileged user, \
              in network\nnamespaces made for it. *Loss* is 1 % of the packets in each direction; *dead paths* are two of the \
              16, one of which dies\nlater; *disorder* is packets that overtake each other and arrive twice, and completions in \
-             random order. Every case also\nchecks that its data went through the device.\n",
+             random order; *xdp* is AF_XDP at both hosts, *xdp-udp* at\nthe first (the server) only, with its four capabilities. Every case also\nchecks that its data went through the device.\n",
         );
         let mut clients: Vec<Client> = self.rows.iter().map(|(case, _)| case.client).collect();
         clients.sort_unstable();
@@ -76,7 +76,7 @@ impl Report {
                     rows.push((command, Default::default(), Vec::new()));
                 }
                 let Some((_, places, results)) = rows.last_mut() else { continue };
-                places[usize::from(case.place == Place::TwoHosts)].push(case.network.to_string());
+                places[usize::from(case.place == Place::TwoHosts)].push(case.conditions());
                 let words = match result {
                     Ok(words) => words.clone(),
                     Err(why) => format!("**{}, {}: {why}**", case.place, case.network),

@@ -20,8 +20,6 @@ pub(crate) struct Stage {
     dir: TempDir,
     venv: PathBuf,
     srd: PathBuf,
-    /// Whom programs run as.
-    user: Vec<&'static str>,
 }
 
 /// A case that passed: the result in words, and what its programs said.
@@ -40,6 +38,16 @@ pub(crate) struct Failure {
 
 /// Nobody, without privileges and without ways to get any.
 const NOBODY: [&str; 5] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
+/// The same, with what AF_XDP needs.
+const NOBODY_WITH_XDP: [&str; 7] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--no-new-privs",
+    "--inh-caps=+net_admin,+net_raw,+bpf,+ipc_lock",
+    "--ambient-caps=+net_admin,+net_raw,+bpf,+ipc_lock",
+];
 /// A server must listen within this time.
 const START: Duration = Duration::from_secs(20);
 /// A server must end within this time after its client.
@@ -55,8 +63,7 @@ impl Stage {
         let dir = tempfile::Builder::new().prefix("srd-clients-").tempdir().map_err(|e| e.to_string())?;
         // Programs of an unprivileged user make files here.
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).map_err(|e| e.to_string())?;
-        let stage =
-            Stage { venv: target.join("clients/venv"), srd: dir.path().join("srd"), user: NOBODY.to_vec(), dir };
+        let stage = Stage { venv: target.join("clients/venv"), srd: dir.path().join("srd"), dir };
         stage.install(target)?;
         stage.compile()?;
         Ok(stage)
@@ -118,14 +125,19 @@ impl Stage {
         if case.network == Network::Loss && case.place == Place::TwoHosts {
             bed.loss(1.0).map_err(|e| broken(e.to_string()))?;
         }
-        let before = datagrams(&bed).map_err(|e| broken(e.to_string()))?;
+        let before = Sent::of(&bed).map_err(|e| broken(e.to_string()))?;
         let ended = self.start(case, &bed).map_err(broken)?;
-        let after = datagrams(&bed).map_err(|e| broken(e.to_string()))?;
+        let after = Sent::of(&bed).map_err(|e| broken(e.to_string()))?;
         let tails = || {
             let names: &[&str] = if ended.len() == 2 { &["server", "client"] } else { &["program"] };
             names.iter().zip(&ended).map(|(name, end)| format!("  {name} ({}):\n{}", end.status, end.tail())).collect()
         };
-        let verdict = (case.verdict)(&ended).and_then(|result| match after - before {
+        // Each host over AF_XDP must have sent that way.
+        let took = [0, 1].map(|k| match case.drivers[k] {
+            "xdp" if case.place == Place::TwoHosts => after[k].past_kernel().saturating_sub(before[k].past_kernel()),
+            _ => [0, 1].map(|k| after[k].udp - before[k].udp).iter().sum(),
+        });
+        let verdict = (case.verdict)(&ended).and_then(|result| match took[0].min(took[1]) {
             sent if sent < case.datagrams => Err(format!("only {sent} datagrams were sent: the data took another way")),
             _ if case.datagrams > 0 && self.posted(&bed)? == 0 => Err("the device has no work requests".to_owned()),
             _ => Ok(result),
@@ -168,15 +180,17 @@ impl Stage {
     /// A program on a host, with our library in the place of the system's.
     fn program(&self, case: &Case, bed: &Pair, host: &Host, program: &str) -> Command {
         let is_spread = matches!(case.job, Job::Mpi { .. }) && case.place == Place::TwoHosts;
+        let driver = case.drivers[usize::from(host.namespace() != bed.host(0).namespace())];
         let mut words: Vec<String> = Vec::new();
         let mut add = |more: &[&str]| words.extend(more.iter().map(|&word| word.to_owned()));
         if case.device_file {
             add(&["unshare", "--mount", "sh", "{dir}/private-dev.sh"]);
         }
         if !is_spread && self.is_open_to_nobody(case) {
-            add(&self.user);
+            add(if driver == "xdp" { &NOBODY_WITH_XDP } else { &NOBODY });
         }
         add(&["{dir}/srd", "run", "--library", "{dir}/libsrd_verbs.so", "--seed", "1", "--log", "error"]);
+        add(&["--driver", driver]);
         if let Some(fault) = case.network.fault(case.place) {
             add(&["--fault", fault]);
         }
@@ -228,9 +242,9 @@ impl Stage {
 
     /// Files in the virtual environment may be in a place that others cannot read.
     fn is_open_to_nobody(&self, case: &Case) -> bool {
-        case.client != Client::OpenMpiWheel || {
-            let mut test = Command::new(self.user[0]);
-            test.args(&self.user[1..]).arg("test").arg("-x").arg(self.venv.join("bin/python"));
+        !matches!(case.client, Client::OpenMpiWheel | Client::Nixl) || {
+            let mut test = Command::new(NOBODY[0]);
+            test.args(&NOBODY[1..]).arg("test").arg("-x").arg(self.venv.join("bin/python"));
             test.status().is_ok_and(|status| status.success())
         }
     }
@@ -283,18 +297,40 @@ fn await_listener(host: &Host, port: u16, program: &Process) -> io::Result<bool>
     Ok(false)
 }
 
-/// UDP datagrams that both hosts have sent, as the kernel counts them.
-fn datagrams(bed: &Pair) -> io::Result<u64> {
-    let mut sum = 0;
-    for host in bed.hosts() {
-        let text = host.enter(|| read(&["/proc/thread-self/net/snmp"])).map_err(io::Error::other)??;
-        let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
-        let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
-        let mut pairs = names.split_whitespace().zip(values.split_whitespace());
-        let sent = pairs.find(|(name, _)| *name == "OutDatagrams").and_then(|(_, value)| value.parse().ok());
-        sum += sent.unwrap_or(0u64);
+/// What a host has sent, as its kernel counts.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    udp: u64,
+    tcp: u64,
+    /// By the cable, with what came from AF_XDP.
+    frames: u64,
+}
+
+impl Sent {
+    /// Of both hosts.
+    fn of(bed: &Pair) -> io::Result<[Sent; 2]> {
+        let of = |host: &Host| -> io::Result<Sent> {
+            let files = ["/proc/thread-self/net/snmp", "/proc/thread-self/net/dev"];
+            let text = host.enter(|| read(&files)).map_err(io::Error::other)??;
+            let counter = |protocol: &str, name: &str| {
+                let mut lines = text.lines().filter_map(|line| line.strip_prefix(protocol));
+                let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+                let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+                pairs.find(|(found, _)| *found == name).and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+            };
+            // The tenth figure of an interface is that of packets sent.
+            let cable = text.lines().find_map(|line| line.trim_start().strip_prefix("eth0:")).unwrap_or_default();
+            let frames = cable.split_whitespace().nth(9).and_then(|n| n.parse().ok()).unwrap_or(0);
+            let tcp = counter("Tcp:", "OutSegs") + counter("Tcp:", "RetransSegs");
+            Ok(Sent { udp: counter("Udp:", "OutDatagrams"), tcp, frames })
+        };
+        Ok([of(bed.host(0))?, of(bed.host(1))?])
     }
-    Ok(sum)
+
+    /// Frames that did not come from the kernel's network stack.
+    fn past_kernel(self) -> u64 {
+        self.frames.saturating_sub(self.udp + self.tcp)
+    }
 }
 
 fn read(files: &[&str]) -> io::Result<String> {

@@ -1,5 +1,7 @@
 //! The built command as a child process.
 
+#![allow(dead_code, reason = "each program uses a part of it")]
+
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -9,10 +11,13 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Whatever takes longer than this hangs.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_srd"));
+    let Some(srd) = option_env!("CARGO_BIN_EXE_srd") else {
+        unreachable!("examples share this module, and start no command");
+    };
+    let mut command = Command::new(srd);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -22,6 +27,24 @@ pub(crate) struct Output {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
+}
+
+impl Output {
+    /// The one JSON object on standard output.
+    pub(crate) fn json(&self) -> Value {
+        match serde_json::from_str(&self.stdout) {
+            Ok(value @ Value::Object(_)) => value,
+            other => panic!("no JSON object but {other:?} in {self:?}"),
+        }
+    }
+
+    /// It failed with this code and a message that contains all of `words`.
+    pub(crate) fn fails(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for word in words {
+            assert!(self.stderr.contains(word), "no '{word}' in {self:?}");
+        }
+    }
 }
 
 /// Waits for the end of a process, and kills it if that does not come.
@@ -47,25 +70,14 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid as i32), signal).expect("send a signal");
 }
 
-/// The one JSON object on standard output.
-pub(crate) fn json(output: &Output) -> Value {
-    match serde_json::from_str(&output.stdout) {
-        Ok(value @ Value::Object(_)) => value,
-        other => panic!("no JSON object but {other:?} in {output:?}"),
-    }
-}
-
 /// A failed command: its exit code, nothing or one object on standard output, one sentence on standard error.
 pub(crate) fn fails(args: &[&str], code: i32, says: &[&str]) {
     let output = run(args);
-    assert_eq!(output.code, Some(code), "{args:?}: {output:?}");
+    output.fails(code, says);
     let sentence = output.stderr.trim_end();
     assert!(!sentence.contains('\n') && sentence.starts_with("srd: "), "{args:?}: not one sentence: {sentence}");
-    for text in says {
-        assert!(sentence.contains(text), "{args:?}: '{text}' is not in: {sentence}");
-    }
     if args.contains(&"--json") {
-        let report = json(&output);
+        let report = output.json();
         assert_eq!(report["ok"], Value::Bool(false));
         assert_eq!(report["exit_code"], Value::from(code));
         assert_eq!(format!("srd: {}", report["error"].as_str().unwrap_or_default()), sentence);

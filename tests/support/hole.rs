@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use srd::xdp::DriverChoice;
 use srd::{Config, Span};
 use testbed::{Clos, Direction, Moment, Rate, tcp};
 
@@ -79,7 +80,8 @@ pub(crate) fn fabric() -> Clos {
 /// The protocol on such a bed: many paths, and a target for queues of four packets of a spine.
 pub(crate) fn setup(name: u16) -> Setup {
     let target_delay = Span::from_micros(500);
-    Setup { protocol: Config { paths: 64, path_pool: 256, target_delay, ..Config::default() }, port: 0, name }
+    let protocol = Config { paths: 64, path_pool: 256, target_delay, ..Config::default() };
+    Setup { protocol, driver: DriverChoice::Udp, port: 0, name }
 }
 
 /// Bytes that each spine has carried down to a leaf.
@@ -101,10 +103,10 @@ fn dig(bed: &Clos, way: Way) -> Moment {
 }
 
 /// One SRD connection from host 0 to host 1.
-pub(crate) fn srd(bed: &Clos, way: Way, setup: &Setup, load: Load) -> (Outcome, Detail) {
+pub(crate) fn srd(bed: &Clos, way: Way, [setup, other]: [&Setup; 2], load: Load) -> (Outcome, Detail) {
     let watch = Watch::start();
     let from = Node::start(bed.host(0), setup.clone());
-    let to = Node::start(bed.host(1), Setup { name: setup.name + 1, ..setup.clone() });
+    let to = Node::start(bed.host(1), other.clone());
     let start = Instant::now();
     from.send(to.addr(), load);
     thread::sleep(WARM_UP);

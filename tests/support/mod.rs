@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unused_imports, reason = "each program uses a part of it")]
 
+pub(crate) mod command;
 pub(crate) mod hole;
 mod node;
 mod parcels;

@@ -6,7 +6,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use srd::udp::{UdpDriver, UdpOptions, UdpStats, WaitMode, Waker};
+use srd::udp::{UdpOptions, WaitMode, Waker};
+use srd::xdp::{AnyDriver, DriverChoice, XdpOptions};
 use srd::{Config, Driver, Endpoint, Engine, PathState, PeerStats, Stats, Time};
 use testbed::Host;
 
@@ -16,6 +17,7 @@ use super::parcels::{Arrival, Departure, Load, Parcels};
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) protocol: Config,
+    pub(crate) driver: DriverChoice,
     /// Port to be reached at; 0 takes any.
     pub(crate) port: u16,
     /// Marks what this node sends.
@@ -26,7 +28,6 @@ pub(crate) struct Setup {
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     pub(crate) stats: Stats,
-    pub(crate) driver: UdpStats,
     /// The first peer.
     pub(crate) peer: PeerStats,
 }
@@ -44,7 +45,7 @@ pub(crate) struct Node {
 
 /// What jobs work on.
 pub(crate) struct Lab {
-    pub(crate) engine: Engine<UdpDriver, Parcels>,
+    pub(crate) engine: Engine<AnyDriver, Parcels>,
     /// Wake-ups that came so much later than asked for.
     late: Vec<(Instant, Duration)>,
 }
@@ -60,7 +61,9 @@ impl Node {
         let run = move || {
             let options =
                 UdpOptions { wait: WaitMode::Sleep, source_ports: setup.protocol.path_pool, ..UdpOptions::default() };
-            let mut driver = UdpDriver::bind(addr, options).expect("bind on a host of the bed");
+            let options = XdpOptions { udp: options, ..XdpOptions::default() };
+            let opened = AnyDriver::open(setup.driver, addr, options);
+            let (mut driver, _) = opened.expect("a driver on a host of the bed");
             let mut seed = [0; 32];
             getrandom::fill(&mut seed)?;
             let config = setup.protocol.check().expect("a sound configuration");
@@ -116,7 +119,7 @@ impl Node {
         self.ask(|lab| {
             let endpoint = &lab.engine.endpoint;
             let peer = endpoint.peers().next().map(|peer| endpoint.peer_stats(peer));
-            Snapshot { stats: *endpoint.stats(), driver: lab.engine.driver.stats(), peer: peer.unwrap_or_default() }
+            Snapshot { stats: *endpoint.stats(), peer: peer.unwrap_or_default() }
         })
     }
 

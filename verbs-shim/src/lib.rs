@@ -1,10 +1,11 @@
 //! An EFA card in software.
 //!
-//! [`Nic`] is an open card: the card of [`srd_core::card`] over kernel UDP, with a thread that drives it while the program
+//! [`Nic`] is an open card: the card of [`srd_core::card`] over kernel UDP or AF_XDP, with a thread that drives it while the program
 //! does not. [`api`] makes it safe and comfortable for Rust programs.
 #![cfg(target_os = "linux")]
 
 pub mod api;
+mod bind;
 pub mod counters;
 pub mod faults;
 mod memory;
@@ -20,3 +21,4 @@ pub use srd_core::card::{
     self, Access, CardError, CardEvent, CardOptions, Completion, CqId, Gid, MrKeys, Opcode, PdId, Profile, QpAttr,
     QpCap, QpInit, QpModify, QpState, QpType, SendData, SendOp, SendOps, SendWr, Sge, Status,
 };
+pub use srd_xdp::DriverChoice;

@@ -14,8 +14,10 @@ use srd_core::card::{
     PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Trouble,
 };
 use srd_core::{CheckedConfig, Config, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
-use srd_udp::{BindError, UdpDriver, UdpOptions};
+use srd_udp::{BindError, UdpOptions};
+use srd_xdp::{DriverChoice, XdpOptions};
 
+use crate::bind;
 use crate::counters::{Identity, Publisher};
 use crate::memory::{HostMem, RawRegion};
 use crate::thread::{self, Shift};
@@ -29,7 +31,11 @@ pub struct NicConfig {
     pub addr: SocketAddr,
     /// The transport.
     pub transport: CheckedConfig,
-    /// The driver.
+    /// What moves the packets.
+    pub driver: DriverChoice,
+    /// Receive queues of the interface to take for AF_XDP, 1..=16, as far as they are free.
+    pub xdp_queues: u32,
+    /// The driver, as far as it uses kernel UDP.
     pub udp: UdpOptions,
     /// The card.
     pub card: CardOptions,
@@ -49,6 +55,8 @@ impl NicConfig {
             name: "srd_0".into(),
             addr,
             transport: Config::default().check().expect("the defaults are valid"),
+            driver: DriverChoice::Udp,
+            xdp_queues: XdpOptions::default().queues,
             udp: UdpOptions::default(),
             card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
             faults: None,
@@ -68,12 +76,15 @@ pub enum OpenError {
     /// The sockets could not be opened.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// AF_XDP cannot be used.
+    #[error(transparent)]
+    Xdp(srd_xdp::OpenError),
     /// The system has no more of something.
     #[error("cannot open a card: {0}")]
     System(#[from] std::io::Error),
 }
 
-type AnyDriver = Box<dyn Driver + Send>;
+pub(crate) type AnyDriver = Box<dyn Driver + Send>;
 type CardEngine = Engine<AnyDriver, Card<HostMem>>;
 
 /// Counters of a card, all at one moment.
@@ -143,9 +154,8 @@ impl Nic {
     /// # Errors
     /// The address cannot be a card's, or the system does not permit it.
     pub fn open(config: NicConfig, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
-        let udp = bind(config.addr, &config.udp)?;
-        let readiness = vec![udp.readiness()?];
-        Nic::over(config, Box::new(udp), readiness, sink)
+        let (driver, readiness) = bind::open(&config)?;
+        Nic::over(config, driver, readiness, sink)
     }
 
     /// Opens a card over any driver, at the driver's address. The thread sleeps until one of `readiness` is readable; those
@@ -458,28 +468,6 @@ impl Drop for Nic {
         }
         self.shared.tell_counters(&counters(&engine));
     }
-}
-
-/// A driver at `addr`; if there is no port in it or that is taken, at another port: one of the range for source ports if there
-/// is such a range, because then nothing else gets through.
-fn bind(addr: SocketAddr, options: &UdpOptions) -> Result<UdpDriver, OpenError> {
-    let at = |port| UdpDriver::bind(SocketAddr::new(addr.ip(), port), options.clone());
-    if addr.port() != 0
-        && let Ok(driver) = at(addr.port())
-    {
-        return Ok(driver);
-    }
-    let Some(range) = &options.source_port_range else { return Ok(at(0)?) };
-    // Processes that start at once begin at different places.
-    let count = u32::from(range.end() - range.start()) + 1;
-    let begin = getrandom::u32().map_err(std::io::Error::from)? % count;
-    for k in 0..count {
-        match at(range.start() + ((begin + k) % count) as u16) {
-            Err(BindError::InUse(_)) if k + 1 < count => {}
-            other => return Ok(other?),
-        }
-    }
-    unreachable!("the last port of the range ends the search")
 }
 
 fn spawn(shared: &Arc<Shared>, readiness: Vec<OwnedFd>) -> std::io::Result<JoinHandle<()>> {

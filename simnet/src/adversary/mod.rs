@@ -115,8 +115,8 @@ struct Scene {
     seed: u64,
     world: SrdWorld,
     fabric: crate::topology::Fabric,
-    edge: Vec<crate::link::Part>,
-    core: Vec<crate::link::Part>,
+    edge: Vec<crate::part::Part>,
+    core: Vec<crate::part::Part>,
     hosts: Vec<setup::HostPlan>,
     /// Whether damaged datagrams reach the transport.
     damage_passes: bool,

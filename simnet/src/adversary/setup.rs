@@ -6,8 +6,8 @@ use super::Scene;
 use super::traffic::Echo;
 use crate::clock::Clock;
 use crate::host::{HostSpec, Processing};
-use crate::link::{Part, Queue};
 use crate::packet::IP_UDP_OVERHEAD;
+use crate::part::{Part, Queue};
 use crate::rng::Rng;
 use crate::srd::{SrdNode, SrdSpec};
 use crate::srd_world::SrdWorld;
@@ -81,6 +81,7 @@ fn host(rng: &mut Rng, hosts: usize, fabric_timing: bool, damage_passes: bool, w
         clock,
         processing,
         receive_queue: *rng.pick(&[64, 1_024, 8_192]),
+        drain: None,
         timestamps: rng.chance(500_000),
         udp_checksum: !damage_passes,
         source_ports: config.path_pool,

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use srd_core::{Span, Time};
 
 use super::station::Station;
-use crate::link::{Part, PartKind};
+use crate::cabling::Cabling;
 use crate::packet::LinkId;
-use crate::plan::Cabling;
+use crate::part::{Part, PartKind};
 use crate::world::{Action, World};
 
 /// What goes wrong with cables.
@@ -89,7 +89,7 @@ fn set_rate(link: LinkId, rate: u64) -> Action<Station> {
         let link = world.net_mut().link_mut(link);
         let queue = link.parts().iter().find_map(|p| if let Part::Queue(q) = p { Some(*q) } else { None });
         if let Some(queue) = queue {
-            link.set(Part::Queue(crate::link::Queue { rate, ..queue }));
+            link.set(Part::Queue(crate::part::Queue { rate, ..queue }));
         }
     };
     Action::Call("change a rate", Box::new(change))

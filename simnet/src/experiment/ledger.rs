@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use srd_core::{Span, Time};
 
+use super::verbs::Door;
 use crate::host::Io;
 use crate::net::Net;
 use crate::packet::HostId;
@@ -66,6 +67,8 @@ pub(super) struct Ledger {
     pub(super) greetings: Vec<VecDeque<(Time, HostId)>>,
     /// Greetings that have not been answered.
     pub(super) greeting: usize,
+    /// Per host, how others reach the memory of its verbs card, if it runs one.
+    pub(super) doors: Vec<Option<Door>>,
     /// Cables that routing knows to be dead, and how many faults say so.
     pub(super) dead: BTreeMap<usize, u32>,
 }
@@ -74,7 +77,7 @@ impl Ledger {
     pub(super) fn new(flows: Vec<Entry>, hosts: usize) -> Ledger {
         let open = flows.iter().filter(|f| !f.background).count();
         let (due, greetings) = (vec![BTreeSet::new(); hosts], vec![VecDeque::new(); hosts]);
-        Ledger { flows, due, open, greetings, greeting: 0, dead: BTreeMap::new() }
+        Ledger { flows, due, open, greetings, greeting: 0, doors: vec![None; hosts], dead: BTreeMap::new() }
     }
 
     /// Starts the experiment at `at`: flows that wait for nothing are due.

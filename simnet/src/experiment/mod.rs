@@ -12,14 +12,17 @@ mod outcome;
 mod run;
 mod srd;
 mod station;
+mod storey;
 mod tally;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod verbs;
 
 use srd_core::{CheckedConfig, Span};
 
-use crate::plan::{Buffers, Plan};
+use crate::cabling::Buffers;
+use crate::plan::Plan;
 
 pub use control::TcpControl;
 pub use faults::{Fault, Trouble};
@@ -95,8 +98,12 @@ pub struct Experiment {
     pub faults: Vec<Fault>,
     /// Whether hosts are descheduled.
     pub descheduling: Option<Descheduling>,
+    /// Bits per second that a host can take in, and datagrams that wait meanwhile; `None` for a host that takes no time.
+    pub drain: Option<(u64, usize)>,
     /// Configuration of the transport.
     pub srd: CheckedConfig,
+    /// Whether cards know the rate of their server's cable, whatever the configuration says of it.
+    pub cable_rates: bool,
     /// How flows become messages of the transport.
     pub messages: Messages,
     /// Whether connections are open before the clock starts.

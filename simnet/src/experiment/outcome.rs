@@ -7,9 +7,9 @@ use srd_core::{Span, Stats, Time};
 use super::legacy::LegacyCounters;
 use super::station::Station;
 use super::{Experiment, Progress, Transport};
+use crate::cabling::Cabling;
 use crate::link::LinkStats;
 use crate::packet::HostId;
-use crate::plan::Cabling;
 use crate::world::World;
 
 /// What became of a flow. Times are counted from the start of the experiment.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use srd_core::{Span, Time};
+use srd_core::{Config, Span, Time};
 
 use super::ledger::{Entry, Ledger};
 use super::legacy::{Legacy, LegacyStation};
@@ -11,9 +11,10 @@ use super::outcome::{Before, Outcome};
 use super::srd::SrdStation;
 use super::station::Station;
 use super::{Descheduling, Experiment, FlowSpec, Transport, faults};
+use crate::cabling::Cabling;
 use crate::host::HostSpec;
 use crate::packet::{Addr, HostId, MAIN_PORT};
-use crate::plan::{Cabling, Port};
+use crate::plan::Port;
 use crate::rng::Rng;
 use crate::world::{Action, World};
 
@@ -55,7 +56,7 @@ impl Experiment {
         let mut servers = vec![Vec::new(); self.plan.servers.len()];
         for (card, id) in &ids {
             servers[card.0].push(*id);
-            let (spec, node) = self.station(*card);
+            let (spec, node) = self.station(*card)?;
             world.add_host(spec, node);
         }
         let cabling = Rc::new(Cabling::lay(world.net_mut(), self.plan.clone(), self.buffers, servers.clone()));
@@ -117,10 +118,18 @@ impl Experiment {
         Ledger::new(entries, ids.len())
     }
 
-    fn station(&self, card: Card) -> (HostSpec, Station) {
+    fn station(&self, card: Card) -> Result<(HostSpec, Station), String> {
         let mut spec = HostSpec { mtu: self.mtu, source_ports: self.srd.path_pool, ..HostSpec::default() };
+        if let Some((rate, queue)) = self.drain {
+            (spec.drain, spec.receive_queue) = (Some(rate), queue);
+        }
         if !card.2 {
-            return (spec, Station::Srd(Box::new(SrdStation::new(self.srd.clone(), self.messages))));
+            let mut config = self.srd.clone();
+            if self.cable_rates {
+                let link_rate = Some((self.plan.server_cable(card.0).rate / 8).max(1));
+                config = Config { link_rate, ..(*config).clone() }.check().map_err(|e| e.to_string())?;
+            }
+            return Ok((spec, Station::Srd(Box::new(SrdStation::new(config, self.messages)))));
         }
         let mut station = LegacyStation::default();
         for (i, f) in self.flows.iter().enumerate().filter(|(_, f)| self::card(f, f.from) == card) {
@@ -136,7 +145,7 @@ impl Experiment {
         // One that is bound to a way needs a choice of ports to find it.
         let bound = self.flows.iter().any(|f| f.via.is_some() && self::card(f, f.from) == card);
         spec.source_ports = station.source_ports().max(if bound { 256 } else { 1 });
-        (spec, Station::Legacy(Box::new(station)))
+        Ok((spec, Station::Legacy(Box::new(station))))
     }
 
     /// Chooses source ports for flows that are to pass a certain switch.

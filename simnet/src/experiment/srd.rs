@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use srd_core::{
-    Burst, CheckedConfig, Ecn, Endpoint, Outbound, Part, PeerId, PeerStats, RnrRetry, Stats, Time, TxBatch,
-};
+use srd_core::{Burst, CheckedConfig, Ecn, Endpoint, Part, PeerId, PeerStats, Stats, Time, TxBatch};
 
 use super::ledger::Ledger;
+use super::storey::{Storey, Target};
 use super::tally::{GREETING, HEADER, Tally};
+use super::verbs::Verbs;
 use crate::host::Io;
 use crate::packet::{Addr, HostId, IP_UDP_OVERHEAD, MAIN_PORT};
 
@@ -18,13 +18,15 @@ pub struct Messages {
     pub bytes: u32,
     /// Messages of a flow that are under way at once.
     pub depth: u32,
+    /// Whether they are RDMA writes of the verbs card, from a queue pair per flow.
+    pub verbs: bool,
 }
 
 /// A flow that this station sends.
 #[derive(Debug)]
 struct Sending {
     flow: usize,
-    peer: PeerId,
+    to: HostId,
     /// Bytes that have not been posted; `None` for no end.
     left: Option<u64>,
     outstanding: u32,
@@ -38,7 +40,7 @@ pub(super) struct SrdStation {
     config: CheckedConfig,
     messages: Messages,
     endpoint: Endpoint,
-    upper: Tally,
+    upper: Storey,
     batch: TxBatch,
     peers: BTreeMap<HostId, PeerId>,
     /// Flows under way, by number; those of no flow left are gone.
@@ -58,7 +60,7 @@ impl SrdStation {
             config,
             messages,
             endpoint,
-            upper: Tally::default(),
+            upper: Storey::Plain(Tally::default()),
             batch: TxBatch::new(),
             peers: BTreeMap::new(),
             sending: BTreeMap::new(),
@@ -68,10 +70,19 @@ impl SrdStation {
         }
     }
 
-    pub(super) fn start(&mut self, io: &mut Io<'_>) {
+    pub(super) fn start(&mut self, ledger: &mut Ledger, io: &mut Io<'_>) {
         let local = Addr::of(io.host().id(), MAIN_PORT).to_socket();
         let seed = io.rng().seed32();
         self.endpoint = Endpoint::new(self.config.clone(), local, seed, io.now());
+        if self.messages.verbs {
+            match Verbs::new(local, self.messages.depth, &mut self.endpoint) {
+                Ok(verbs) => {
+                    ledger.doors[io.host().id().0 as usize] = Some(verbs.door());
+                    self.upper = Storey::Verbs(Box::new(verbs));
+                }
+                Err(what) => io.net.violate(format!("station {} got no card: {what}", io.host().id().0)),
+            }
+        }
     }
 
     pub(super) fn stats(&self) -> &Stats {
@@ -102,8 +113,9 @@ impl SrdStation {
         if endpoint.poll_timeout().is_some_and(|t| t <= now) {
             endpoint.handle_timeout(now, upper);
         }
+        upper.work(endpoint, now);
         while endpoint.poll_event().is_some() {}
-        for (flow, bytes) in self.upper.arrived.drain(..) {
+        for (flow, bytes) in self.upper.arrived().drain(..) {
             if flow != GREETING {
                 ledger.delivered(flow as usize, bytes, io);
             }
@@ -114,16 +126,19 @@ impl SrdStation {
     }
 
     fn complete(&mut self, ledger: &mut Ledger, io: &mut Io<'_>) {
-        while let Some((flow, failure)) = self.upper.completed.pop() {
-            self.failed += u64::from(failure.is_some());
+        while let Some((flow, ok)) = self.upper.completed() {
+            self.failed += u64::from(!ok);
             if flow == GREETING {
                 ledger.greeting -= 1;
                 continue;
             }
             let Some(sending) = self.sending.get_mut(&(flow as usize)) else { continue };
             sending.outstanding -= 1;
-            if failure.is_none() && sending.left == Some(0) && sending.outstanding == 0 {
+            if ok && sending.left == Some(0) && sending.outstanding == 0 {
                 self.sending.remove(&(flow as usize));
+                if let Err(what) = self.upper.end(&mut self.endpoint, flow) {
+                    io.net.violate(format!("flow {flow} could not be ended: {what}"));
+                }
                 ledger.completed(flow as usize, io);
             } else {
                 self.post(flow as usize, ledger, io);
@@ -136,13 +151,11 @@ impl SrdStation {
         let (host, now) = (io.host().id(), io.world_now());
         while let Some(&(_, to)) = ledger.greetings[host.0 as usize].front().filter(|g| g.0 <= now) {
             ledger.greetings[host.0 as usize].pop_front();
-            let Some(peer) = self.peer(to, io) else { return };
-            self.send(peer, GREETING, HEADER as u32, io);
+            self.send(to, GREETING, HEADER as u32, ledger, io);
         }
         while let Some(flow) = ledger.take_due(host, now) {
-            let Some(peer) = self.peer(ledger.flows[flow].to, io) else { return };
-            let left = ledger.flows[flow].bytes;
-            self.sending.insert(flow, Sending { flow, peer, left, outstanding: 0, posted: 0, since: now });
+            let (to, left) = (ledger.flows[flow].to, ledger.flows[flow].bytes);
+            self.sending.insert(flow, Sending { flow, to, left, outstanding: 0, posted: 0, since: now });
             self.post(flow, ledger, io);
         }
         while let Some((&(at, flow), ())) = self.paced.first_key_value()
@@ -155,7 +168,7 @@ impl SrdStation {
 
     /// Posts as many messages of a flow as may be under way.
     fn post(&mut self, flow: usize, ledger: &Ledger, io: &mut Io<'_>) {
-        let Messages { bytes, depth } = self.messages;
+        let Messages { bytes, depth, .. } = self.messages;
         let rate = ledger.flows[flow].rate;
         while let Some(sending) = self.sending.get_mut(&flow)
             && sending.outstanding < depth
@@ -173,16 +186,21 @@ impl SrdStation {
             sending.left = sending.left.map(|left| left - u64::from(size));
             sending.posted += u64::from(size);
             sending.outstanding += 1;
-            let peer = sending.peer;
-            self.send(peer, flow as u32, size, io);
+            let to = sending.to;
+            self.send(to, flow as u32, size, ledger, io);
         }
     }
 
-    fn send(&mut self, peer: PeerId, flow: u32, len: u32, io: &mut Io<'_>) {
-        let token = self.upper.post(flow);
-        let outbound = Outbound { token, header_len: HEADER as u8, len, rnr: RnrRetry::Forever };
-        if let Err(error) = self.endpoint.send(io.now(), peer, outbound) {
-            io.net.violate(format!("station {} could not send: {error}", io.host().id().0));
+    fn send(&mut self, to: HostId, flow: u32, len: u32, ledger: &Ledger, io: &mut Io<'_>) {
+        let Some(peer) = self.peer(to, io) else { return };
+        let target = Target {
+            peer,
+            addr: Addr::of(to, MAIN_PORT).to_socket(),
+            door: ledger.doors[to.0 as usize],
+            max_datagram: (io.host().spec().mtu - IP_UDP_OVERHEAD) as u16,
+        };
+        if let Err(what) = self.upper.post(&mut self.endpoint, io.now(), &target, flow, len) {
+            io.net.violate(format!("station {} could not send: {what}", io.host().id().0));
         }
     }
 
@@ -198,10 +216,7 @@ impl SrdStation {
 
     pub(super) fn deadline(&self) -> Option<Time> {
         let paced = self.paced.first_key_value().map(|((at, _), ())| *at);
-        match (self.endpoint.poll_timeout(), paced) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [self.endpoint.poll_timeout(), paced, self.upper.deadline()].into_iter().flatten().min()
     }
 }
 

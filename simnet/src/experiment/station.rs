@@ -17,9 +17,9 @@ impl Node for Station {
     type Shared = Ledger;
     type Command = ();
 
-    fn start(&mut self, _ledger: &mut Ledger, io: &mut Io<'_>) {
+    fn start(&mut self, ledger: &mut Ledger, io: &mut Io<'_>) {
         if let Station::Srd(station) = self {
-            station.start(io);
+            station.start(ledger, io);
         }
     }
 

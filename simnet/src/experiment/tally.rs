@@ -9,7 +9,7 @@ pub(super) const GREETING: u32 = u32::MAX;
 pub(super) const HEADER: usize = 4;
 
 /// What any payload consists of.
-static ZEROS: [u8; 65_536] = [0; 65_536];
+pub(super) static ZEROS: [u8; 65_536] = [0; 65_536];
 
 /// See the module documentation.
 #[derive(Debug, Default)]

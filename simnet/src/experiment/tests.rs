@@ -3,7 +3,8 @@
 use srd_core::{Config, Span};
 
 use super::*;
-use crate::plan::{Clos, Port};
+use crate::clos::Clos;
+use crate::plan::Port;
 
 const G: u64 = 1_000_000_000;
 const US: Span = Span::from_micros(1);
@@ -37,7 +38,9 @@ fn experiment(clos: Clos, flows: Vec<FlowSpec>) -> Experiment {
         faults: Vec::new(),
         descheduling: None,
         srd: Config::fabric().check().expect("a valid configuration"),
-        messages: Messages { bytes: 1 << 20, depth: 2 },
+        cable_rates: false,
+        drain: None,
+        messages: Messages { bytes: 1 << 20, depth: 2, verbs: false },
         warm: true,
         limit: Span::from_millis(50),
         sample: None,
@@ -243,4 +246,28 @@ fn a_run_can_be_stopped() {
     assert!(outcome.elapsed < Span::from_millis(2), "{:?}", outcome.elapsed);
     let plan = star(2).plan().expect("valid");
     assert_eq!(plan.find("h1"), Some(Port::Server(1)));
+}
+
+/// An incast across racks, one of whose spines dies, by RDMA writes of the verbs card: a queue pair per flow, four of them on
+/// each sending card.
+#[test]
+fn hosts_may_run_the_verbs_card() {
+    let clos = Clos::leaf_spine(2, 4, 4, 100 * G, US);
+    let mut flows: Vec<FlowSpec> = (0..16).map(|i| flow(i % 4, 4, 1_000_000, Transport::Srd)).collect();
+    flows.push(flow(4, 0, 300_000, Transport::Srd));
+    let plan = clos.clone().plan().expect("a valid network");
+    let cables = plan.cables_named("leaf0-spine1");
+    let fault = Fault { cables, directions: (true, true), trouble: Trouble::Dead(None), from: US * 50, until: None };
+    let e = Experiment { faults: vec![fault], ..experiment(clos, flows) };
+    let run_as = |verbs| run(&Experiment { messages: Messages { bytes: 64_000, depth: 4, verbs }, ..e.clone() });
+    let (card, plain) = (run_as(true), run_as(false));
+    for (i, f) in card.flows.iter().enumerate() {
+        assert_eq!(Some(f.delivered), e.flows[i].bytes, "flow {i}");
+    }
+    assert_eq!(card.failed_messages, 0);
+    // Nothing but 60 bytes of the card's header in each message sets them apart.
+    let slowest = |o: &Outcome| (0..16).map(|i| fct_us(o, i)).fold(0.0, f64::max);
+    assert!((slowest(&card) / slowest(&plain) - 1.0).abs() < 0.1, "{} and {} us", slowest(&card), slowest(&plain));
+    assert!((1_280.0..1_500.0).contains(&slowest(&card)), "{} us for 16 MB", slowest(&card));
+    assert_eq!(card, run_as(true), "the same seed gives the same outcome");
 }

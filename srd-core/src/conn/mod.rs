@@ -367,6 +367,7 @@ impl Conn {
                 let ack_now = header.flags & flags::ACK_NOW != 0;
                 // [CC-5]
                 let asks = is_ping(frames) && !ack_now;
+                cx.inbound.read(cx.now, meta.at);
                 cx.inbound.heard(cx.now, &mut self.sender, frames.len(), self.inbox.has_partials(), asks);
                 self.asked = asks.then(|| (cx.inbound.senders(), 0));
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, ack_now);

@@ -11,7 +11,6 @@ use crate::sys::{self, Attached, Frame, Link, Mode, Rings, SocketMap, UmemSize, 
 use crate::{BATCH, End, PORTS};
 
 const PORT: u16 = 7471;
-const FRAMES: u32 = 1024;
 const HEADERS: usize = 14 + 20 + 8;
 
 pub(crate) struct Bare {
@@ -40,6 +39,7 @@ impl Bare {
         [from_mac, to_mac]: [[u8; 6]; 2],
         [from, to]: [Ipv4Addr; 2],
         size: usize,
+        frames: u32,
         touch: bool,
     ) -> anyhow::Result<Bare> {
         let index = nix::net::if_::if_nametoindex(interface)?;
@@ -50,16 +50,16 @@ impl Bare {
         let program = sys::load(c"raw_xdp", &program(&map)).context("load the program")?;
         let link = sys::attach(&program, index, Attached::Native).context("attach the program")?;
         let mode = Mode { zero_copy: false, multi: false };
-        let size_of = UmemSize { frame, frames: 2 * FRAMES };
-        let (mut xsk, mut free) = Xsk::open(index, 0, size_of, Rings { rx: FRAMES, tx: FRAMES }, mode)?;
+        let size_of = UmemSize { frame, frames: 2 * frames, metadata: 0 };
+        let (mut xsk, mut free) = Xsk::open(index, 0, size_of, Rings { rx: frames, tx: frames }, mode)?;
         map.set(0, xsk.as_fd())?;
-        for frame in free.drain(FRAMES as usize..) {
+        for frame in free.drain(frames as usize..) {
             xsk.fill(frame);
         }
         xsk.publish_fill();
         let len = HEADERS + size;
         for (i, frame) in free.iter_mut().enumerate() {
-            let out = &mut xsk.bytes_mut(frame)[..len];
+            let out = &mut xsk.packet_mut(frame)[..len];
             out[..6].copy_from_slice(&to_mac);
             out[6..12].copy_from_slice(&from_mac);
             out[12..14].copy_from_slice(&[8, 0]);
@@ -83,9 +83,9 @@ impl Bare {
         for _ in 0..count.min(self.free.len()) {
             let mut frame = self.free.pop().expect("counted");
             if let Some(payload) = &self.payload {
-                self.xsk.bytes_mut(&mut frame)[HEADERS..self.len].copy_from_slice(payload);
+                self.xsk.packet_mut(&mut frame)[HEADERS..self.len].copy_from_slice(payload);
             }
-            self.xsk.transmit(frame, self.len, false);
+            self.xsk.transmit(frame, self.len, false, false);
         }
         self.xsk.publish_transmit();
         // An error here only says that not all was sent yet.

@@ -8,7 +8,7 @@
 //! Bare rings do what the kernel's `xdpsock` does: frames are written once and sent again and again, received ones are only
 //! counted. As data that nobody writes or reads stays in one core's cache, there is a second kind that copies each payload in
 //! and reads it. The drivers do that, too, and build headers, and compute and verify checksums. One thread on each side, on a
-//! core of its own, spinning. Prints medians.
+//! core of its own, spinning. Prints medians of rounds.
 
 mod bare;
 mod driven;
@@ -21,7 +21,7 @@ mod asm;
 mod sys;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -45,6 +45,9 @@ struct Cli {
     /// UDP payloads, in bytes.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1400])]
     sizes: Vec<usize>,
+    /// Frames to receive into and frames to send from.
+    #[arg(long, default_value_t = XdpOptions::default().frames)]
+    frames: u32,
     /// MTU of the cable, in bytes.
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
@@ -88,7 +91,7 @@ impl Kind {
     }
 
     /// Both ends, made in their namespaces.
-    fn ends(self, bed: &Pair, size: usize) -> anyhow::Result<[Box<dyn End>; 2]> {
+    fn ends(self, bed: &Pair, size: usize, frames: u32) -> anyhow::Result<[Box<dyn End>; 2]> {
         let (a, b) = (bed.host(0), bed.host(1));
         Ok(match self {
             Kind::Bare | Kind::Touched => {
@@ -96,14 +99,14 @@ impl Kind {
                 let [mac_a, mac_b] = [bare::mac(a)?, bare::mac(b)?];
                 let make = |host: &Host, peer: &Host, macs| -> anyhow::Result<Box<dyn End>> {
                     let addresses = [host.addr(), peer.addr()];
-                    Ok(Box::new(host.enter(|| bare::Bare::open("eth0", macs, addresses, size, touch))??))
+                    Ok(Box::new(host.enter(|| bare::Bare::open("eth0", macs, addresses, size, frames, touch))??))
                 };
                 [make(a, b, [mac_a, mac_b])?, make(b, a, [mac_b, mac_a])?]
             }
             Kind::Xdp => {
                 let open = |host: &Host| -> anyhow::Result<XdpDriver> {
                     let udp = UdpOptions { wait: WaitMode::Spin, ..UdpOptions::default() };
-                    let options = XdpOptions { udp, ..XdpOptions::default() };
+                    let options = XdpOptions { udp, frames, ..XdpOptions::default() };
                     Ok(host.enter(|| XdpDriver::open((host.addr(), 0).into(), options))??)
                 };
                 driven::pair(open(a)?, open(b)?, size)
@@ -130,9 +133,13 @@ fn main() -> anyhow::Result<()> {
             for (k, kind) in Kind::ALL.into_iter().enumerate() {
                 // A fresh cable for each: nothing of one kind stays for the next.
                 let bed = Pair::builder().mtu(cli.mtu).build()?;
-                rates[s][k].push(stream(&bed, kind, size, time).with_context(|| format!("{}: stream", kind.name()))?);
+                rates[s][k].push(
+                    stream(&bed, kind, size, cli.frames, time).with_context(|| format!("{}: stream", kind.name()))?,
+                );
                 let bed = Pair::builder().mtu(cli.mtu).build()?;
-                delays[s][k].push(ping(&bed, kind, size, time).with_context(|| format!("{}: ping-pong", kind.name()))?);
+                delays[s][k].push(
+                    ping(&bed, kind, size, cli.frames, time).with_context(|| format!("{}: ping-pong", kind.name()))?,
+                );
             }
         }
     }
@@ -170,50 +177,77 @@ fn pin(core: usize) {
     let _ = set.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
 }
 
-/// Received datagrams per second.
-fn stream(bed: &Pair, kind: Kind, size: usize, time: Duration) -> anyhow::Result<f64> {
-    let [mut sender, mut receiver] = kind.ends(bed, size)?;
-    let (stop, ready) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(2)));
+/// A rate is taken in so many slices; the best one counts, as the machine may do other work meanwhile.
+const SLICE: Duration = Duration::from_millis(2);
+
+/// Datagrams of each slice from `begin` on.
+struct Slices {
+    begin: Instant,
+    counts: Vec<usize>,
+}
+
+impl Slices {
+    fn new(begin: Instant, time: Duration) -> Slices {
+        Slices { begin, counts: vec![0; (time.as_nanos() / SLICE.as_nanos()).max(1) as usize] }
+    }
+
+    /// Adds to the present slice. Says whether there is one.
+    fn add(&mut self, count: usize) -> bool {
+        let now = Instant::now();
+        if now < self.begin {
+            return true;
+        }
+        let slice = self.counts.get_mut((now.duration_since(self.begin).as_nanos() / SLICE.as_nanos()) as usize);
+        slice.map(|sum| *sum += count).is_some()
+    }
+}
+
+/// Datagrams per second that were sent and received.
+fn stream(bed: &Pair, kind: Kind, size: usize, frames: u32, time: Duration) -> anyhow::Result<f64> {
+    let [mut sender, mut receiver] = kind.ends(bed, size, frames)?;
+    let ready = Arc::new(Barrier::new(2));
+    let (begin, begun) = mpsc::channel();
     let sending = {
-        let (stop, ready) = (stop.clone(), ready.clone());
-        bed.host(0).spawn(move || -> anyhow::Result<()> {
+        let ready = ready.clone();
+        bed.host(0).spawn(move || -> anyhow::Result<Slices> {
             pin(0);
             // Through the kernel at first, which finds the neighbour.
             sender.send_one()?;
             std::thread::sleep(Duration::from_millis(20));
             sender.receive()?;
             ready.wait();
-            while !stop.load(Ordering::Relaxed) {
+            let at = Instant::now() + time / 4;
+            begin.send(at)?;
+            let mut slices = Slices::new(at, time);
+            while slices.add(BATCH) {
                 sender.send_many()?;
             }
-            Ok(())
+            Ok(slices)
         })?
     };
-    let receiving = bed.host(1).spawn(move || -> anyhow::Result<f64> {
+    let receiving = bed.host(1).spawn(move || -> anyhow::Result<Slices> {
         pin(1);
         ready.wait();
-        let warm = Instant::now() + time / 4;
-        while Instant::now() < warm {
-            receiver.receive()?;
+        let mut slices = Slices::new(begun.recv()?, time);
+        let mut received = 0;
+        while slices.add(received) {
+            received = receiver.receive()?;
         }
-        let (begin, mut count) = (Instant::now(), 0);
-        while begin.elapsed() < time {
-            count += receiver.receive()?;
-        }
-        Ok(count as f64 / begin.elapsed().as_secs_f64())
+        Ok(slices)
     })?;
-    let rate = receiving.join().expect("the receiver does not panic");
-    stop.store(true, Ordering::Relaxed);
-    sending.join().expect("the sender does not panic")?;
-    rate
+    let received = receiving.join().expect("the receiver does not panic")?;
+    let sent = sending.join().expect("the sender does not panic")?;
+    // Both ran: what waited to be received, or was dropped, is no rate.
+    let best = sent.counts.iter().zip(&received.counts).map(|(sent, got)| *sent.min(got)).max().unwrap_or_default();
+    Ok(best as f64 / SLICE.as_secs_f64())
 }
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Median of half the round-trip time, in microseconds.
-fn ping(bed: &Pair, kind: Kind, size: usize, time: Duration) -> anyhow::Result<f64> {
-    let [mut client, mut server] = kind.ends(bed, size)?;
+fn ping(bed: &Pair, kind: Kind, size: usize, frames: u32, time: Duration) -> anyhow::Result<f64> {
+    let [mut client, mut server] = kind.ends(bed, size, frames)?;
     let stop = Arc::new(AtomicBool::new(false));
     let serving = {
         let stop = stop.clone();

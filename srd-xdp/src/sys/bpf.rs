@@ -317,11 +317,14 @@ pub(crate) fn find_link(program: u32) -> io::Result<Link> {
     }
 }
 
-/// The name of the program with this id, and its maps by name.
+/// Maps of a program by name.
+pub(crate) type MapsByName = Vec<(String, FoundMap)>;
+
+/// The name of the program with this id, and its maps.
 ///
 /// # Errors
 /// `ENOENT` if there is none (any more); `EPERM` without `CAP_SYS_ADMIN`.
-pub(crate) fn program_maps(program: u32) -> io::Result<(String, Vec<(String, FoundMap)>)> {
+pub(crate) fn program_maps(program: u32) -> io::Result<(String, MapsByName)> {
     // SAFETY: the arguments contain no pointers.
     let fd = unsafe { Attr::new().u32(0, program).open(PROG_GET_FD_BY_ID) }?;
     // `struct bpf_prog_info`: number of maps at 52, pointer to room for their ids at 56, name at 64.

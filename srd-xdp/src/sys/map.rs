@@ -17,11 +17,19 @@ unsafe impl Send for Mapping {}
 const HUGE: usize = 2 << 20;
 
 impl Mapping {
-    /// Zeroed memory of its own, `len` bytes or a little more; of huge pages, if there are any to be had.
+    /// Zeroed memory of its own, `len` bytes or a little more; of huge pages, if there are any to be had. There are pages only
+    /// when they are used, or registered with the kernel.
     pub(super) fn anonymous(len: usize) -> io::Result<Mapping> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let huge = len.next_multiple_of(HUGE);
-        Mapping::map(huge, flags | libc::MAP_HUGETLB, -1, 0).or_else(|_| Mapping::map(len, flags, -1, 0))
+        if let Ok(map) = Mapping::map(huge, flags | libc::MAP_HUGETLB | libc::MAP_POPULATE, -1, 0) {
+            return Ok(map);
+        }
+        let map = Mapping::map(len, flags, -1, 0)?;
+        // A wish: from the pool that the administrator keeps there is none, but the kernel may have some left.
+        // SAFETY: the range is exactly the mapping, and the advice changes nothing of what it contains.
+        unsafe { libc::madvise(map.start().cast(), len, libc::MADV_HUGEPAGE) };
+        Ok(map)
     }
 
     /// The first `len` bytes of what the descriptor offers at `offset`.

@@ -11,7 +11,9 @@ mod ring;
 mod umem;
 mod xsk;
 
-pub(crate) use bpf::{ArrayMap, Attached, HashMap, Insn, Link, SocketMap, attach, find_link, load, program_maps};
+pub(crate) use bpf::{
+    ArrayMap, Attached, HashMap, Insn, Link, Loaded, MapsByName, SocketMap, attach, find_link, load, program_maps,
+};
 pub(crate) use ethtool::queues;
-pub(crate) use umem::{Frame, UmemSize};
+pub(crate) use umem::{Frame, METADATA, UmemSize};
 pub(crate) use xsk::{Mode, Rings, Statistics, Xsk};

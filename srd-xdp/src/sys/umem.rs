@@ -11,7 +11,13 @@ pub(crate) struct UmemSize {
     pub(crate) frame: u32,
     /// Frames.
     pub(crate) frames: u32,
+    /// Bytes at the beginning of each that tell the kernel what to do with a packet to send, which follows; 0 or
+    /// [`METADATA`].
+    pub(crate) metadata: u32,
 }
+
+/// `sizeof(struct xsk_tx_metadata)`. Kernels before 6.11 refuse it.
+pub(crate) const METADATA: u32 = size_of::<libc::xsk_tx_metadata>() as u32;
 
 /// The right to read and write one frame. It belongs to the socket that handed it out. Neither `Clone` nor `Copy`: moved
 /// into a ring, it is the kernel's.
@@ -36,14 +42,18 @@ impl Umem {
         self.size.frame as usize
     }
 
+    pub(super) fn metadata(&self) -> usize {
+        self.size.metadata as usize
+    }
+
     pub(super) fn registration(&self) -> libc::xdp_umem_reg {
         libc::xdp_umem_reg {
             addr: self.map.start() as u64,
             len: u64::from(self.size.frame) * u64::from(self.size.frames),
             chunk_size: self.size.frame,
             headroom: 0,
-            flags: 0,
-            tx_metadata_len: 0,
+            flags: if self.size.metadata > 0 { libc::XDP_UMEM_TX_METADATA_LEN } else { 0 },
+            tx_metadata_len: self.size.metadata,
         }
     }
 

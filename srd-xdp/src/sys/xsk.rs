@@ -78,13 +78,7 @@ impl Xsk {
         rings: Rings,
         mode: Mode,
     ) -> io::Result<(Xsk, Vec<Frame>)> {
-        // SAFETY: socket takes no pointers.
-        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just returned this open descriptor, so nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = socket()?;
         let (umem, frames) = Umem::new(size)?;
         let set = |name, value: u32| option::set(fd.as_fd(), libc::SOL_XDP, name, &(value as libc::c_int));
         option::set(fd.as_fd(), libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
@@ -107,6 +101,14 @@ impl Xsk {
         };
         xsk.bind(interface, queue, mode)?;
         Ok((xsk, frames))
+    }
+
+    /// Whether the kernel knows AF_XDP, and permits it.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn exists() -> io::Result<()> {
+        socket().map(drop)
     }
 
     fn bind(&self, interface: u32, queue: u32, mode: Mode) -> io::Result<()> {
@@ -137,16 +139,32 @@ impl Xsk {
         set(libc::SO_BUSY_POLL_BUDGET, BUDGET)
     }
 
-    pub(crate) fn frame_size(&self) -> usize {
-        self.umem.frame_size()
+    /// Longest packet, or piece of one, that can be sent from a frame.
+    pub(crate) fn packet_size(&self) -> usize {
+        self.umem.frame_size() - self.umem.metadata()
+    }
+
+    /// Where a packet to send is written.
+    pub(crate) fn packet_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        &mut self.umem.bytes_mut(frame)[self.umem.metadata()..]
+    }
+
+    /// Whether [`complete_checksum`](Self::complete_checksum) can be had.
+    pub(crate) fn completes_checksums(&self) -> bool {
+        self.umem.metadata() > 0
+    }
+
+    /// Has the kernel, or the device, complete the checksum of the packet in this frame: the sum of all from `start` on, put
+    /// `offset` bytes behind that. The packet has to be transmitted with `metadata`.
+    pub(crate) fn complete_checksum(&self, frame: &mut Frame, start: u16, offset: u16) {
+        let metadata = &mut self.umem.bytes_mut(frame)[..12];
+        metadata[..8].copy_from_slice(&u64::from(libc::XDP_TXMD_FLAGS_CHECKSUM).to_ne_bytes());
+        metadata[8..10].copy_from_slice(&start.to_ne_bytes());
+        metadata[10..].copy_from_slice(&offset.to_ne_bytes());
     }
 
     pub(crate) fn bytes(&self, frame: &Frame) -> &[u8] {
         self.umem.bytes(frame)
-    }
-
-    pub(crate) fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
-        self.umem.bytes_mut(frame)
     }
 
     /// Gives the kernel a frame to receive into, from the next [`publish_fill`](Self::publish_fill) on.
@@ -203,13 +221,14 @@ impl Xsk {
         self.tx.room(wanted)
     }
 
-    /// Queues the first `len` bytes of a frame, from the next [`publish_transmit`](Self::publish_transmit) on.
+    /// Queues the first `len` bytes of the packet in a frame; `metadata` if it has some. The kernel sees it from the next [`publish_transmit`](Self::publish_transmit) on.
     ///
     /// # Panics
     /// If there is no room.
-    pub(crate) fn transmit(&mut self, frame: Frame, len: usize, more: bool) {
-        let options = if more { libc::XDP_PKT_CONTD } else { 0 };
-        self.tx.push(libc::xdp_desc { addr: self.umem.address(&frame), len: len as u32, options });
+    pub(crate) fn transmit(&mut self, frame: Frame, len: usize, more: bool, metadata: bool) {
+        let options = (u32::from(more) * libc::XDP_PKT_CONTD) | (u32::from(metadata) * libc::XDP_TX_METADATA);
+        let addr = self.umem.address(&frame) + self.umem.metadata() as u64;
+        self.tx.push(libc::xdp_desc { addr, len: len as u32, options });
     }
 
     pub(crate) fn publish_transmit(&mut self) {
@@ -263,6 +282,16 @@ impl Xsk {
             tx_refused: s.tx_invalid_descs,
         }
     }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: socket takes no pointers.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just returned this open descriptor, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl AsFd for Xsk {

@@ -3,10 +3,12 @@
 mod ibv;
 mod libfabric;
 mod mpi;
+mod nixl;
 mod perftest;
 mod program;
 pub(crate) mod pyverbs;
 mod ucx;
+mod xdp;
 
 use super::case::{Case, Network, Place};
 use super::process::Ended;
@@ -16,18 +18,21 @@ pub(crate) const DEVICE: &str = "rdmap0s6";
 
 /// Everything that is tried.
 pub(crate) fn all() -> Vec<Case> {
-    [
+    let over_udp: Vec<Case> = [
         ibv::cases(),
         pyverbs::cases(),
         perftest::cases(),
         libfabric::cases(),
         mpi::cases(),
         ucx::cases(),
+        nixl::cases(),
         program::cases(),
     ]
     .into_iter()
     .flatten()
-    .collect()
+    .collect();
+    let over_xdp = xdp::cases(&over_udp);
+    [over_udp, over_xdp].concat()
 }
 
 /// A case in all places and over all networks. Some run only when everything is wanted.

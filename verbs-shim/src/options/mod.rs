@@ -19,6 +19,7 @@ use std::time::Duration;
 use srd_core::card::{CardOptions, Profile};
 use srd_core::{Checksum, Config, ConfigError, Span};
 use srd_udp::{UdpOptions, WaitMode};
+use srd_xdp::{DriverChoice, XdpOptions};
 
 pub use address::{Addr, main_address};
 pub use log::Log;
@@ -26,17 +27,6 @@ pub use table::{CAPS, OPTIONS, Opt, find};
 
 use crate::faults::FaultSpec;
 use crate::nic::NicConfig;
-
-/// What moves the packets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Driver {
-    /// Kernel UDP.
-    Udp,
-    /// AF_XDP.
-    Xdp,
-    /// Whatever is best here.
-    Auto,
-}
 
 /// Whether packets carry checksums of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +47,9 @@ pub struct Options {
     /// Number of devices, at least that of the addresses; `None` for as many.
     pub devices: Option<u16>,
     /// Driver.
-    pub driver: Driver,
+    pub driver: DriverChoice,
+    /// Receive queues for AF_XDP, 1..=16; `None` for all that are free.
+    pub xdp_queues: Option<u32>,
     /// Paths for each peer, 1..=256.
     pub paths: u16,
     /// Source ports of a device, `paths..=1024`; `None` for four times the paths, at least 64.
@@ -99,7 +91,8 @@ impl Default for Options {
         Options {
             addrs: Vec::new(),
             devices: None,
-            driver: Driver::Auto,
+            driver: DriverChoice::Udp,
+            xdp_queues: None,
             paths: 16,
             path_pool: None,
             ports: None,
@@ -264,6 +257,8 @@ impl Options {
             name: format!("{}{index}{}", NAME.0, NAME.1),
             addr,
             transport: self.config(addr.is_ipv6()).check()?,
+            driver: self.driver,
+            xdp_queues: self.xdp_queues.unwrap_or(XdpOptions::default().queues),
             udp: UdpOptions {
                 source_ports: self.pool(),
                 source_port_range: self.ports.clone(),

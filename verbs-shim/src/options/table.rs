@@ -5,9 +5,10 @@ use std::time::Duration;
 use srd_core::card::profile::{MAX_INLINE, MAX_SGE, caps};
 use srd_core::{MIN_DATAGRAM, Span};
 use srd_udp::WaitMode;
+use srd_xdp::DriverChoice;
 
 use super::value::{self, Parsed};
-use super::{Checksums, Driver, Options};
+use super::{Checksums, Options};
 use crate::faults::FaultSpec;
 
 /// An option. `paths` is `--paths` on the command line and `SRD_PATHS` in the environment.
@@ -110,16 +111,18 @@ pub static OPTIONS: &[Opt] = &[
     Opt {
         name: "driver",
         value: "udp|xdp|auto",
-        default: "auto",
+        default: "udp",
         group: NETWORK,
-        help: "What moves the packets: kernel UDP, or AF_XDP (not in this version)",
-        set: |o, v| match value::word(v, &[("udp", Driver::Udp), ("auto", Driver::Auto), ("xdp", Driver::Xdp)])? {
-            Driver::Xdp => Err("is not possible yet: devices of this version use udp".to_owned()),
-            driver => {
-                o.driver = driver;
-                Ok(())
-            }
-        },
+        help: "What moves the packets: kernel UDP, AF_XDP (docs/xdp.md), or the faster one that works",
+        set: |o, v| value::word(v, &DriverChoice::NAMED).map(|driver| o.driver = driver),
+    },
+    Opt {
+        name: "xdp-queues",
+        value: "N",
+        default: "all that are free, up to 16",
+        group: NETWORK,
+        help: "Receive queues of the interface that a device takes for AF_XDP, 1 to 16; the rest is for other devices",
+        set: |o, v| value::number(v, 1..=16).map(|n| o.xdp_queues = Some(n)),
     },
     Opt {
         name: "paths",
