@@ -66,12 +66,7 @@ fn counters_are_exact_over_a_bad_network() {
     assert_counted(
         &two,
         1,
-        &[
-            ("recv_wrs", 1000),
-            ("recv_bytes", sent),
-            ("rdma_write_recv_bytes", moved),
-            ("rdma_read_resp_bytes", moved),
-        ],
+        &[("recv_wrs", 1000), ("recv_bytes", sent), ("rdma_write_recv_bytes", moved), ("rdma_read_resp_bytes", moved)],
     );
     assert!(two.world.hosts[0].endpoint.stats().retransmits > 0);
 }

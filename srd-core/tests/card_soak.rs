@@ -38,7 +38,8 @@ impl Side {
 
 #[test]
 fn a_long_run_over_a_bad_network_delivers_each_message_once() {
-    let messages: u64 = std::env::var("SRD_SOAK_MESSAGES").map_or(100_000, |n| n.parse().expect("a number of messages"));
+    let messages: u64 =
+        std::env::var("SRD_SOAK_MESSAGES").map_or(100_000, |n| n.parse().expect("a number of messages"));
     // Packets and messages are numbered over the wrap soon after all is under way.
     let config = Config { first_number: Some(u32::MAX - 500), ..Config::default() };
     let mut world = World::with(2, options(), config, |_| Ram(vec![0; RECEIVES as usize * LEN]));
@@ -71,7 +72,10 @@ fn a_long_run_over_a_bad_network_delivers_each_message_once() {
                 let at = done.wr_id as usize * LEN;
                 let bytes = &world.bytes(i)[at..at + LEN];
                 let message = u64::from_be_bytes(bytes[..8].try_into().unwrap());
-                assert!(bytes.chunks(8).all(|c| c == &bytes[..8]) && done.byte_len as usize == LEN, "message {message} is not whole");
+                assert!(
+                    bytes.chunks(8).all(|c| c == &bytes[..8]) && done.byte_len as usize == LEN,
+                    "message {message} is not whole"
+                );
                 side.see(message);
                 world.recv(i, side.qpn, done.wr_id, &[sge(side.keys, at, LEN as u32)]);
             }
