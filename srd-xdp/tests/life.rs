@@ -6,8 +6,8 @@ mod common;
 #[allow(dead_code, unused_imports, reason = "a program of somebody else takes a part of it")]
 mod sys;
 
-use std::net::SocketAddr;
 use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 

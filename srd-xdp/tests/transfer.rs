@@ -242,7 +242,12 @@ fn checksums_are_completed_by_whom_it_may_concern() {
         assert_eq!(after.rx_datagrams - before.rx_datagrams, sent);
         let left = after.rx_partial_checksums - before.rx_partial_checksums;
         let expected = if partial && a.driver.info().checksum_offload { sent } else { 0 };
-        assert_eq!(left, expected, "offload of the cable: {offload}, of the driver: {}", a.driver.info().checksum_offload);
+        assert_eq!(
+            left,
+            expected,
+            "offload of the cable: {offload}, of the driver: {}",
+            a.driver.info().checksum_offload
+        );
     }
 }
 
