@@ -6,13 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::case::{Case, Client, Package, Place};
-use super::ladder::pyverbs;
+use super::ladder::{self, pyverbs};
+use super::line;
 use super::stage::{Passed, Stage};
 
 /// Collects results.
 #[derive(Debug)]
 pub(crate) struct Report {
-    rows: Vec<(Case, Result<String, String>)>,
+    /// How cases ended, by their line: those of this run, and before that of the last one.
+    results: BTreeMap<String, Result<String, String>>,
+    /// Where they are kept for the next run.
+    kept: PathBuf,
     /// Tests that pyverbs skipped, by the reason that it gave.
     skips: BTreeMap<String, Vec<String>>,
     python: PathBuf,
@@ -20,11 +24,10 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(stage: &Stage) -> Result<Report, String> {
-        Ok(Report { rows: Vec::new(), skips: BTreeMap::new(), python: stage.venv().join("bin/python") })
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.rows.len()
+        let kept = stage.venv().with_file_name("results.json");
+        // Without them, everything has to be run.
+        let results = fs::read(&kept).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        Ok(Report { results, kept, skips: BTreeMap::new(), python: stage.venv().join("bin/python") })
     }
 
     /// Remembers what else a case has shown.
@@ -39,17 +42,21 @@ impl Report {
         }
     }
 
-    pub(crate) fn add(&mut self, case: Case, result: Result<String, String>) {
-        self.rows.push((case, result));
+    /// Remembers how a case ended, also for later runs.
+    pub(crate) fn add(&mut self, case: &Case, result: Result<String, String>) -> Result<(), String> {
+        self.results.insert(line(case), result);
+        let text = serde_json::to_vec_pretty(&self.results).map_err(|e| e.to_string())?;
+        fs::write(&self.kept, text).map_err(|e| format!("write {}: {e}", self.kept.display()))
     }
 
-    /// Writes both documents.
+    /// Writes both documents, of the last result of each case.
     pub(crate) fn write(&self) -> Result<(), String> {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
         let put =
             |name: &str, text: String| fs::write(docs.join(name), text).map_err(|e| format!("write docs/{name}: {e}"));
         put("compatibility.md", self.compatibility()?)?;
-        put("pyverbs-skips.md", self.pyverbs_skips())
+        // Why tests are skipped is known only from a run of theirs.
+        if self.skips.is_empty() { Ok(()) } else { put("pyverbs-skips.md", self.pyverbs_skips()) }
     }
 
     fn compatibility(&self) -> Result<String, String> {
@@ -60,7 +67,14 @@ impl Report {
              16, one of which dies\nlater; *disorder* is packets that overtake each other and arrive twice, and completions in \
              random order; *xdp* is AF_XDP at both hosts, *xdp-udp* at\nthe first (the server) only, with its four capabilities. Every case also\nchecks that its data went through the device.\n",
         );
-        let mut clients: Vec<Client> = self.rows.iter().map(|(case, _)| case.client).collect();
+        let cases = ladder::all();
+        let missing = cases.iter().filter(|case| !self.results.contains_key(&line(case))).count();
+        if missing > 0 {
+            return Err(format!("{missing} cases have never been run: './x clients --full' runs all of them"));
+        }
+        let rows: Vec<(&Case, &Result<String, String>)> =
+            cases.iter().map(|case| (case, &self.results[&line(case)])).collect();
+        let mut clients: Vec<Client> = rows.iter().map(|(case, _)| case.client).collect();
         clients.sort_unstable();
         clients.dedup();
         for client in clients {
@@ -69,13 +83,13 @@ impl Report {
                 "\n## {}{version}\n\n| command | one host | two hosts | result |\n|---|---|---|---|\n",
                 client.name()
             );
-            let mut rows: Vec<(String, [Vec<String>; 2], Vec<String>)> = Vec::new();
-            for (case, result) in self.rows.iter().filter(|(case, _)| case.client == client) {
+            let mut commands: Vec<(String, [Vec<String>; 2], Vec<String>)> = Vec::new();
+            for (case, result) in rows.iter().filter(|(case, _)| case.client == client) {
                 let command = case.command();
-                if rows.last().is_none_or(|(last, ..)| *last != command) {
-                    rows.push((command, Default::default(), Vec::new()));
+                if commands.last().is_none_or(|(last, ..)| *last != command) {
+                    commands.push((command, Default::default(), Vec::new()));
                 }
-                let Some((_, places, results)) = rows.last_mut() else { continue };
+                let Some((_, places, results)) = commands.last_mut() else { continue };
                 places[usize::from(case.place == Place::TwoHosts)].push(case.conditions());
                 let words = match result {
                     Ok(words) => words.clone(),
@@ -85,7 +99,7 @@ impl Report {
                     results.push(words);
                 }
             }
-            for (command, [one, two], results) in rows {
+            for (command, [one, two], results) in commands {
                 text +=
                     &format!("| `{command}` | {} | {} | {} |\n", one.join(", "), two.join(", "), results.join("; "));
             }

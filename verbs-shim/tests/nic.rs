@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use srd_core::card::Profile;
 use srd_core::card::{CardEvent, CardOptions};
-use srd_core::{Config, card::Profile};
 use verbs_shim::{
     Access, Completion, Nic, NicConfig, NicSink, Opcode, QpCap, QpInit, QpModify, QpState, QpType, RawRegion, SendData,
     SendOp, SendOps, SendWr, Sge, Status,
@@ -15,11 +15,8 @@ const QKEY: u32 = 0x1111_1111;
 
 fn config() -> NicConfig {
     let profile = Profile::generation(0xefa3).expect("a generation");
-    NicConfig {
-        name: "test".into(),
-        card: CardOptions { profile, ..CardOptions::default() },
-        ..NicConfig::at("127.0.0.1:0".parse().expect("an address"))
-    }
+    let card = CardOptions { profile, ..CardOptions::default() };
+    NicConfig { name: "test".into(), card, ..NicConfig::at("127.0.0.1:0".parse().expect("an address")) }
 }
 
 struct Side {

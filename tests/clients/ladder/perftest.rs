@@ -16,7 +16,7 @@ const FAULTY: [(Place, Network); 4] = [
 pub(super) fn cases() -> Vec<Case> {
     let pair = |command: String| {
         let command = format!("{command} -x 0 -d {DEVICE} -F");
-        Case::duo(Client::Perftest, 18515, command).limit(60).datagrams(20).verdict(measured)
+        Case::duo(Client::Perftest, 18515, command).limit(60).datagrams(8).verdict(measured)
     };
     let mut cases = Vec::new();
     let mut add = |command: &str, always: &[(Place, Network)]| {
@@ -74,7 +74,25 @@ pub(super) fn cases() -> Vec<Case> {
             false => Err("perftest 4.5 is expected to refuse this".to_owned()),
         }
     }));
+    let in_vain = |command: &str, verdict| {
+        let case = Case::duo(Client::Perftest, 18515, format!("{command} -d {DEVICE} -F"));
+        case.datagrams(0).limit(20).verdict(verdict)
+    };
+    // The default is no GID at all; the program is told so, and does not hang.
+    cases.push(in_vain("ib_send_lat -c SRD -s 64 -n 100", |ended| {
+        says(ended, "Failed to create AH", "needs -x 0, as on EFA")
+    }));
+    cases.push(in_vain("ib_send_bw -c RC -x 0", |ended| says(ended, "Failed to create QP", "refused, as EFA does")));
     cases
+}
+
+/// All programs end by themselves, and one of them says why.
+fn says(ended: &[Ended], why: &str, result: &str) -> Result<String, String> {
+    match ended {
+        _ if ended.iter().any(|e| e.timed_out) => Err("it did not end by itself".to_owned()),
+        _ if ended.iter().any(|e| e.said.contains(why)) => Ok(result.to_owned()),
+        _ => Err(format!("it does not say '{why}'")),
+    }
 }
 
 /// The client prints a line of figures for each size.

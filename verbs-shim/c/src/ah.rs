@@ -32,7 +32,14 @@ impl Ah {
 
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
     let pd = unsafe { Pd::of(pd)? };
-    if attr.port_num != 1 || attr.grh.sgid_index != 0 {
+    let problem = match attr {
+        ibv_ah_attr { port_num, .. } if *port_num != 1 => Some("port_num is not 1"),
+        ibv_ah_attr { is_global: 0, .. } => Some("is_global is 0, so it names no GID"),
+        ibv_ah_attr { grh, .. } if grh.sgid_index != 0 => Some("sgid_index is not 0, and there is one GID"),
+        _ => None,
+    };
+    if let Some(problem) = problem {
+        tracing::warn!("address handle refused: {problem}");
         return Err(EINVAL);
     }
     let gid = Gid(unsafe { attr.grh.dgid.raw });

@@ -184,6 +184,17 @@ static void handles(struct ibv_pd *pd) {
     struct ibv_ah_attr attr = {.grh.dgid = gid, .is_global = 1, .port_num = 2};
     NULL_WITH(ibv_create_ah(pd, &attr), EINVAL);
     attr.port_num = 1;
+    struct ibv_ah_attr bad = attr;
+    memset(&bad.grh.dgid, 0, 16);
+    NULL_WITH(ibv_create_ah(pd, &bad), EINVAL);
+    bad.grh.dgid.raw[0] = 0xff; /* multicast */
+    NULL_WITH(ibv_create_ah(pd, &bad), EINVAL);
+    bad = attr;
+    bad.grh.sgid_index = 1;
+    NULL_WITH(ibv_create_ah(pd, &bad), EINVAL);
+    bad = attr;
+    bad.is_global = 0;
+    NULL_WITH(ibv_create_ah(pd, &bad), EINVAL);
     NULL_WITH(ibv_create_ah(NULL, &attr), EINVAL);
     NULL_WITH(ibv_create_ah(pd, NULL), EINVAL);
     struct ibv_wc wc = {.slid = 7};
