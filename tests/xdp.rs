@@ -78,9 +78,10 @@ fn client(host: &Host, test: &str, server: SocketAddr, args: &[&str]) -> Command
     command
 }
 
-/// Runs it to its end, which is good, and returns its report.
+/// Runs it to its end, which is good and comes within a minute, and returns its report.
 fn report(command: &mut Command) -> Value {
-    let out = command.output().expect("it starts");
+    let out = Command::new("timeout").arg("60").arg(command.get_program()).args(command.get_args()).output();
+    let out = out.expect("it starts");
     let stderr = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{command:?}: {stderr}");
     serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {stderr}"))
@@ -304,4 +305,53 @@ fn a_few_capabilities_are_enough() {
     let args = ["--driver", "xdp", "--iters", "100", "--mode", "sleep", "--json"];
     let report = report(command.args(["perf", "lat", &addr.to_string()]).args(args));
     assert_eq!((&report["complete"], report["driver"].as_str()), (&Value::Bool(true), Some("xdp")));
+}
+
+#[test]
+fn processes_share_an_interface_by_its_queues() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().mtu(1500).build().expect("a test bed");
+    for host in bed.hosts() {
+        output(host.command("ethtool").args(["-L", "eth0", "rx", "2", "tx", "2"]));
+    }
+    let one_queue = ["--driver", "xdp", "--xdp-queues", "1"];
+    let servers = [0, 1].map(|_| server(bed.host(1), Family::V4, &one_queue));
+    let third = client(bed.host(1), "lat", servers[0].1, &one_queue).output().expect("it starts");
+    let stderr = String::from_utf8_lossy(&third.stderr);
+    assert_eq!(third.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("no free receive queue at eth0") && stderr.contains("--xdp-queues"), "{stderr}");
+    let clients = ["xdp", "udp"].into_iter().zip(&servers).map(|(driver, (_, addr))| {
+        let args = ["--driver", driver, "--xdp-queues", "1", "--time", "0.5", "--size", "16k", "--bidir"];
+        Running::start(&mut client(bed.host(0), "bw", *addr, &args))
+    });
+    for (code, out) in clients.collect::<Vec<_>>().into_iter().map(Running::end) {
+        let report: Value = serde_json::from_str(&out).expect("a report");
+        assert_eq!((code, &report["complete"]), (Some(0), &Value::Bool(true)), "{report:#}");
+    }
+}
+
+#[test]
+fn doctor_says_whether_it_would_work() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().build().expect("a test bed");
+    let addr = bed.host(0).addr().to_string();
+    let finding = |mut command: Command, driver: &str| {
+        command.args(["doctor", "--json", "--addr", &addr, "--driver", driver]);
+        let out = command.output().expect("it starts");
+        let report: Value = serde_json::from_slice(&out.stdout).expect("a report");
+        let findings = report["findings"].as_array().expect("findings").clone();
+        let found = findings.into_iter().find(|f| f["check"] == "AF_XDP").expect("a finding about AF_XDP");
+        (found["state"].as_str().expect("a state").to_owned(), found["found"].as_str().expect("words").to_owned())
+    };
+    let (state, found) = finding(bed.host(0).command(SRD), "xdp");
+    assert!(state == "ok" && found.contains("works at eth0"), "{found}");
+    assert!(!has_program(bed.host(0)), "it is only looked at");
+    let (state, found) = finding(with_capabilities(bed.host(0), &[]), "xdp");
+    assert!(state == "fail" && found.contains("CAP_NET_ADMIN"), "{found}");
+    let (state, _) = finding(with_capabilities(bed.host(0), &[]), "udp");
+    assert_eq!(state, "ok", "it is not asked for");
 }

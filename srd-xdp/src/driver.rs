@@ -58,6 +58,8 @@ pub struct XdpInfo {
     pub zero_copy: bool,
     /// Whether packets may be longer than a frame.
     pub multi_buffer: bool,
+    /// Whether the kernel or the device completes the checksums of what is sent (metadata, Linux 6.11).
+    pub checksum_offload: bool,
     /// Bytes of a frame.
     pub frame_size: u32,
     /// Whether it is one end of a virtual cable.
@@ -93,6 +95,7 @@ impl XdpDriver {
             interface_queues,
             zero_copy: lanes.iter().all(|(_, lane)| lane.mode().zero_copy),
             multi_buffer: lanes.iter().all(|(_, lane)| lane.mode().multi),
+            checksum_offload: lanes.iter().all(|(_, lane)| lane.socket().completes_checksums()),
             frame_size: lane::frame_size(link.mtu),
             veth: link.veth,
         };

@@ -3,7 +3,7 @@
 //!
 //! Nothing is pinned. Whoever comes later opens the same link and maps by their ids, so the kernel detaches the program
 //! when the last driver closes them, or is killed. Entries of `ports` that a killed driver leaves behind lead to no socket,
-//! so the kernel treats these packets as if there were no program.
+//! so the kernel treats these packets as if there were no program; the next driver removes them.
 
 use std::collections::HashSet;
 use std::io;
@@ -79,7 +79,9 @@ impl Filter {
             match tried {
                 Ok((held, maps)) => {
                     let owner = getrandom::u64().map_err(|e| OpenError::os("draw a number", link, e.into()))?;
-                    return Ok(Filter { maps, _link: held, owner: owner | 1, keys: HashSet::new() });
+                    let filter = Filter { maps, _link: held, owner: owner | 1, keys: HashSet::new() };
+                    filter.sweep();
+                    return Ok(filter);
                 }
                 Err(e) => refused = Some(e),
             }
@@ -103,13 +105,7 @@ impl Filter {
             self.forget(gone);
         }
         for new in wanted.difference(&self.keys) {
-            if let Err(e) = self.maps.ports.set(new, &self.owner) {
-                if e.raw_os_error() != Some(libc::E2BIG) {
-                    return Err(e);
-                }
-                self.sweep();
-                self.maps.ports.set(new, &self.owner)?;
-            }
+            self.maps.ports.set(new, &self.owner)?;
         }
         self.keys = wanted;
         Ok(())

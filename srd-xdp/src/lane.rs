@@ -17,7 +17,7 @@ const MAX_PIECES: usize = 4;
 /// Frames handed over per call, so that a flood does not keep the caller from sending.
 const FRAMES_PER_CALL: u32 = 64;
 /// Where the kernel copies, it is told after so many datagrams, while they are in the first-level cache.
-const DATAGRAMS_PER_KICK: u32 = 16;
+const DATAGRAMS_PER_KICK: u32 = 32;
 /// System calls to send what is queued, while the kernel is busy. What is left goes with the next batch or turn.
 const KICKS: u32 = 64;
 /// Bytes before a received packet that the kernel keeps (`XDP_PACKET_HEADROOM`).

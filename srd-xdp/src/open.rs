@@ -22,7 +22,7 @@ pub(crate) struct Opened {
 }
 
 /// Pauses while a queue is taken: the kernel lets go of the memory of a closed socket a little later.
-const PAUSES: u32 = 20;
+const PAUSES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Opens lanes at the interface with the address `local`.

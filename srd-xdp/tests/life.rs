@@ -6,8 +6,9 @@ mod common;
 #[allow(dead_code, unused_imports, reason = "a program of somebody else takes a part of it")]
 mod sys;
 
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Memory, Side, add, bed, meet, options, xdp, xdp_at};
@@ -167,4 +168,101 @@ fn what_cannot_be_had_is_explained() {
     says("10.0.0.1:0", XdpOptions { queues: 0, ..options() }, "queues is 0");
     says("10.0.0.1:0", XdpOptions { frames: 1000, ..options() }, "frames is 1000");
     settles(host, &before);
+}
+
+/// Addresses and ports that the program takes.
+fn ports(host: &Host) -> usize {
+    let links: serde_json::Value =
+        serde_json::from_str(&output(host.command("ip").args(["-j", "link", "show", "dev", "eth0"]))).expect("JSON");
+    let program = links[0]["xdp"]["prog"]["id"].as_u64().expect("a program") as u32;
+    let (_, maps) = sys::program_maps(program).expect("its maps");
+    let ports = maps.into_iter().find(|(name, _)| name == "srd_ports").expect("the map of ports").1;
+    let ports: sys::HashMap<[u8; 20], u64> = ports.into_hash().expect("a hash map");
+    let mut keys = Vec::new();
+    while let Ok(key) = ports.key_after(keys.last()) {
+        keys.push(key);
+        assert!(keys.len() < 1000);
+    }
+    keys.len()
+}
+
+const HOLDER: &str = "SRD_XDP_TEST_HOLDER";
+
+/// Not a test: what the next test starts as a process of its own, at the address in the environment.
+#[test]
+fn holder() {
+    let Ok(addr) = std::env::var(HOLDER) else { return };
+    let driver = XdpDriver::open(addr.parse().expect("an address"), XdpOptions { first_queue: 1, ..options() });
+    let _driver = driver.expect("a driver");
+    println!("\nholding");
+    // Until it is killed, or the test is gone.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+#[test]
+fn ports_of_the_killed_are_removed_by_the_next() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder());
+    let host = bed.host(0);
+    output(host.command("ethtool").args(["-L", "eth0", "rx", "2", "tx", "2"]));
+    let one = XdpOptions { queues: 1, ..options() };
+    let first = open(host, one.clone()).expect("a driver");
+    assert_eq!(ports(host), 1);
+    let me = std::env::current_exe().expect("this program");
+    let mut holder = host.command(me);
+    holder.args(["--exact", "holder", "--nocapture"]).env(HOLDER, format!("{}:0", host.addr()));
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let said = BufReader::new(holder.stdout.take().expect("a pipe")).lines();
+    assert!(said.map_while(Result::ok).any(|line| line == "holding"), "the other process has a driver");
+    assert_eq!(ports(host), 2);
+    holder.kill().expect("it runs");
+    holder.wait().expect("its end");
+    assert_eq!(ports(host), 2, "nobody has looked yet");
+    let next = open(host, XdpOptions { first_queue: 1, ..one }).expect("the queue is free again");
+    assert_eq!(ports(host), 2, "those of the two that live");
+    drop(next);
+    assert_eq!(ports(host), 1);
+    drop(first);
+}
+
+#[test]
+fn a_device_without_native_programs_has_a_generic_one() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500).offload(false));
+    let host = bed.host(0);
+    for words in ["link add link eth0 name m0 type macvlan", "addr add 10.8.0.1/24 dev m0", "link set m0 up"] {
+        output(host.command("ip").args(words.split(' ')));
+    }
+    output(bed.host(1).command("ip").args("addr add 10.8.0.2/24 dev eth0".split(' ')));
+    let mut a = xdp_at(host, "10.8.0.1:0".parse().expect("an address"), options());
+    let link = output(host.command("ip").args(["link", "show", "dev", "m0"]));
+    assert!(link.contains("xdpgeneric") && !a.driver.info().zero_copy, "{link}");
+    let mut b = xdp_at(bed.host(1), "10.8.0.2:0".parse().expect("an address"), options());
+    meet(&mut a, &mut b);
+    let (to_a, to_b, before) = (a.addr(), b.addr(), a.stats());
+    for round in 0..20 {
+        a.say(to_b, &format!("question {round}"));
+        assert_eq!(b.receive(1)[0].1, format!("question {round}").as_bytes());
+        b.say(to_a, &format!("answer {round}"));
+        assert_eq!(a.receive(1)[0].1, format!("answer {round}").as_bytes());
+    }
+    let after = a.stats();
+    let moved = (after.tx_datagrams - before.tx_datagrams, after.rx_datagrams - before.rx_datagrams);
+    assert_eq!(moved, (20, 20), "all by AF_XDP: {after:?}");
+    drop(a);
+    settles_without_program(host, "m0");
+}
+
+fn settles_without_program(host: &Host, device: &str) {
+    for _ in 0..100 {
+        if !output(host.command("ip").args(["link", "show", "dev", device])).contains("xdp") {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("a program stays at {device}");
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Memory, Side, add, bed, meet, options, udp, xdp, xdp_at};
 use srd_core::{Driver, Ecn, SourcePort, TxBatch};
-use srd_xdp::XdpDriver;
+use srd_xdp::{Attach, XdpDriver, XdpOptions};
 use testbed::{Family, Pair};
 
 /// Segment, length, bytes of each datagram in the batch itself.
@@ -224,4 +224,53 @@ fn steady_state_allocates_nothing() {
     round();
     let info = allocation_counter::measure(|| (0..100).for_each(|_| round()));
     assert_eq!(info.count_total, 0, "{info:?}");
+}
+
+#[test]
+fn checksums_are_completed_by_whom_it_may_concern() {
+    if !testbed::runs_here() {
+        return;
+    }
+    // With offload, a cable leaves them as they are; without, the kernel completes them.
+    for (offload, partial) in [(true, true), (false, false)] {
+        let bed = bed(Pair::builder().mtu(1500).offload(offload));
+        let (mut a, mut b) = (xdp(bed.host(0), Family::V4), xdp(bed.host(1), Family::V4));
+        meet(&mut a, &mut b);
+        let before = b.stats();
+        let sent = exchange(&mut a, &mut b, &SMALL);
+        let after = b.stats();
+        assert_eq!(after.rx_datagrams - before.rx_datagrams, sent);
+        let left = after.rx_partial_checksums - before.rx_partial_checksums;
+        let expected = if partial && a.driver.info().checksum_offload { sent } else { 0 };
+        assert_eq!(
+            left,
+            expected,
+            "offload of the cable: {offload}, of the driver: {}",
+            a.driver.info().checksum_offload
+        );
+    }
+}
+
+#[test]
+fn with_a_generic_program_and_with_busy_polling() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let variants = [
+        XdpOptions { attach: Attach::Generic, ..options() },
+        XdpOptions { busy_poll_us: Some(20), ..options() },
+        XdpOptions { frames: 64, ..options() },
+    ];
+    for options in variants {
+        // Without offload the other end's kernel sends single datagrams.
+        let bed = bed(Pair::builder().mtu(1500).offload(false));
+        let mut a = xdp_at(bed.host(0), (bed.host(0).addr(), 0).into(), options);
+        let mut b = udp(bed.host(1), Family::V4);
+        meet(&mut a, &mut b);
+        let before = a.stats();
+        let few: Vec<Shape> = SMALL.into_iter().filter(|(segment, len, _)| len / segment < 32).collect();
+        let (sent, got) = (exchange(&mut a, &mut b, &few), exchange(&mut b, &mut a, &few));
+        assert_eq!(a.stats().tx_datagrams - before.tx_datagrams, sent);
+        assert_eq!(a.stats().rx_datagrams - before.rx_datagrams, got);
+    }
 }

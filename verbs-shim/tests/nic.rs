@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use srd_core::card::Profile;
 use srd_core::card::{CardEvent, CardOptions};
-use srd_core::{Config, card::Profile};
-use srd_udp::UdpOptions;
 use verbs_shim::{
     Access, Completion, Nic, NicConfig, NicSink, Opcode, QpCap, QpInit, QpModify, QpState, QpType, RawRegion, SendData,
     SendOp, SendOps, SendWr, Sge, Status,
@@ -16,16 +15,8 @@ const QKEY: u32 = 0x1111_1111;
 
 fn config() -> NicConfig {
     let profile = Profile::generation(0xefa3).expect("a generation");
-    NicConfig {
-        name: "test".into(),
-        addr: "127.0.0.1:0".parse().expect("an address"),
-        transport: Config::default().check().expect("the default is valid"),
-        udp: UdpOptions::default(),
-        card: CardOptions { profile, ..CardOptions::default() },
-        faults: None,
-        counters: None,
-        seed: None,
-    }
+    let card = CardOptions { profile, ..CardOptions::default() };
+    NicConfig { name: "test".into(), card, ..NicConfig::at("127.0.0.1:0".parse().expect("an address")) }
 }
 
 struct Side {

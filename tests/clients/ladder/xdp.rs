@@ -18,7 +18,7 @@ const CASES: &[(Client, &str, Network, [&str; 2])] = &[
     (Client::Perftest, "ib_send_lat -c UD -s 64 -n 1000", Network::Clean, CLIENT),
     (Client::Perftest, "ib_read_bw -c SRD -s 65536 -n 500", Network::Clean, BOTH),
     (Client::Perftest, "ib_read_bw -c SRD -s 65536 -n 500", Network::Clean, CLIENT),
-    (Client::Libfabric, "fi_pingpong -p efa -e rdm -S all", Network::Clean, BOTH),
+    (Client::Libfabric, "fi_pingpong -p efa -e rdm -S 1 -I 200", Network::Clean, BOTH),
     (Client::Libfabric, "fi_pingpong -p efa -e rdm -S 4194304", Network::Clean, SERVER),
     (Client::Libfabric, "fi_pingpong -p efa -e dgram -S all", Network::Clean, CLIENT),
     (Client::OpenMpi, "mpirun -np 2", Network::Clean, BOTH),

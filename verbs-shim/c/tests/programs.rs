@@ -21,7 +21,9 @@ fn objects_are_made_and_refused() {
 
 #[test]
 fn posting_has_its_rules() {
-    run("post", "efa1", &[]);
+    for (profile, most_inline) in [("efa1", "32"), ("efa4", "80")] {
+        run("post", profile, &[most_inline]);
+    }
 }
 
 #[test]
@@ -146,6 +148,20 @@ fn sysfs_is_there_while_the_process_lives() {
     // The variable of a parent is not for a program that it executes; that of the user is.
     bench.run(bench.command(&program).arg("exec"));
     assert_eq!(bench.left(), Vec::<String>::new());
+}
+
+/// Little may be locked, nothing can be written anywhere, there is no shared memory, and no privilege.
+#[test]
+fn a_sandbox_is_enough() {
+    let bench = Bench::new();
+    let program = bench.compile("life");
+    let script = "set -e; ulimit -l 64; mount --make-rprivate /; mount -t tmpfs -o mode=0,size=4k none /dev/shm
+        for at in $(findmnt --noheadings --output TARGET --target \"$1\") /; do mount -o remount,bind,ro \"$at\"; done
+        if touch \"$1/run\" 2>/dev/null; then echo 'not read-only' >&2; exit 9; fi
+        shift; exec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all \"$@\"";
+    let mut command = bench.command("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(bench.path());
+    bench.run(command.arg(&program).args(["sends", "7"]));
 }
 
 #[test]

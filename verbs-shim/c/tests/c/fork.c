@@ -1,6 +1,9 @@
 /* Processes that fork while they use a device. */
 #include "check.h"
 
+/* Some milliseconds each. */
+enum { POPENS = 300 };
+
 static struct side a, b;
 static struct ibv_ah *to_b;
 
@@ -88,6 +91,16 @@ int main(void) {
     }
     __atomic_store_n(&stop, true, __ATOMIC_RELAXED);
     IS(pthread_join(t, NULL), 0);
+    /* Shells, again and again, while messages go: they have no descriptor of ours. */
+    for (int i = 0; i < POPENS; i++) {
+        FILE *shell = popen("ls -l /proc/self/fd | grep -c socket:", "r");
+        CHECK(shell);
+        exchange();
+        int sockets;
+        IS(fscanf(shell, "%d", &sockets), 1);
+        pclose(shell);
+        IS(sockets, 0);
+    }
     CHECK(access(getenv("SYSFS_PATH"), R_OK) == 0);
     IS(ibv_destroy_ah(to_b), 0);
     drop_side(&a);

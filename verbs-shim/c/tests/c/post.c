@@ -237,7 +237,51 @@ static void sessions(void) {
     ibv_destroy_qp(all);
 }
 
-int main(void) {
+/* What may be inline, how deep the queue is then, and that the bytes are those of the moment of posting. */
+static void inline_limits(uint32_t limit) {
+    struct efadv_device_attr device;
+    IS(efadv_query_device(s.ctx, &device, sizeof device), 0);
+    IS(device.inline_buf_size, 32); /* what more there may be is in a field that this version does not have */
+    uint32_t sizes[] = {0, 32, 33, 80, 81};
+    for (int i = 0; i < 5; i++) {
+        uint32_t depth = sizes[i] > 32 ? device.max_sq_wr / 2 : device.max_sq_wr;
+        struct ibv_qp_init_attr attr = {.send_cq = s.cq, .recv_cq = s.cq, .qp_type = IBV_QPT_DRIVER};
+        attr.cap = (struct ibv_qp_cap){depth, 1, 1, 1, sizes[i]};
+        if (sizes[i] > limit) {
+            NULL_WITH(efadv_create_driver_qp(s.pd, &attr, EFADV_QP_DRIVER_TYPE_SRD), EINVAL);
+            continue;
+        }
+        attr.cap.max_send_wr = depth + 1;
+        NULL_WITH(efadv_create_driver_qp(s.pd, &attr, EFADV_QP_DRIVER_TYPE_SRD), EINVAL);
+        attr.cap.max_send_wr = depth;
+        struct ibv_qp *qp = efadv_create_driver_qp(s.pd, &attr, EFADV_QP_DRIVER_TYPE_SRD);
+        CHECK(qp);
+        IS(to_init(qp), 0);
+        IS(to_rtr(qp), 0);
+        IS(to_rts(qp, 7), 0);
+        struct ibv_sge sge;
+        struct ibv_send_wr wr = good(1, &sge), *bad;
+        uint32_t most = sizes[i] > 32 ? 80 : 32; /* as much as fits into a work request of that size */
+        wr.send_flags |= IBV_SEND_INLINE;
+        sge = (struct ibv_sge){(uintptr_t)s.mem, most + 1, 0};
+        IS(ibv_post_send(qp, &wr, &bad), EINVAL);
+        if (sizes[i]) {
+            IS(recv_at(&s, 2, 4096, 80), 0);
+            memset(s.mem, 'a' + i, 80);
+            sge.length = sizes[i];
+            IS(ibv_post_send(qp, &wr, &bad), 0);
+            memset(s.mem, '.', 80);
+            IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+            IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+            for (uint32_t k = 0; k < sizes[i]; k++)
+                IS(s.mem[4096 + k], 'a' + i);
+        }
+        IS(ibv_destroy_qp(qp), 0);
+    }
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc > 1);
     s = make_side(false, 7);
     CHECK(ah = make_ah(s.pd, s.gid));
     old_sends();
@@ -245,6 +289,7 @@ int main(void) {
     full();
     receives();
     sessions();
+    inline_limits(atoi(argv[1]));
     IS(ibv_destroy_ah(ah), 0);
     drop_side(&s);
     return 0;
