@@ -218,6 +218,7 @@ static TABLE: [StatusInfo; 17] = [
         meaning: "no such queue pair takes messages at the peer",
         causes: &[
             "it was destroyed, or never existed",
+            "the peer closed its device, or its process ended in good order",
             "it is in a state below RTR, or in the error state",
             "the QKey is not the queue pair's",
             "the queue pair is of the other type (UD instead of SRD)",
