@@ -52,6 +52,11 @@ pub(crate) trait CountsDrops {
 }
 
 impl DriverArgs {
+    /// Whether it is AF_XDP and nothing else.
+    pub(crate) fn is_xdp(&self) -> bool {
+        self.driver == Choice::Xdp
+    }
+
     /// Opens the driver; what goes wrong is the set-up's fault.
     pub(crate) fn open(&self, addr: SocketAddr, options: UdpOptions) -> Result<AnyDriver> {
         let plain = XdpOptions::default();

@@ -292,6 +292,15 @@ const UNFAIR: f64 = 0.2;
 const MAX_DEAD: f64 = 1.4;
 
 #[test]
+fn bed_over_af_xdp() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let (report, _) = bed(&["--transfer", "256k", "--flows", "4", "--driver", "xdp"]);
+    is_sound(&report, 16, 256 << 10);
+}
+
+#[test]
 fn bed_with_a_spine_that_dies() {
     if !testbed::runs_here() {
         return;

@@ -71,7 +71,7 @@ pub(crate) struct IncastArgs {
     /// Flows (processes) of each sending host
     #[arg(long, value_name = "P", default_value_t = 12, help_heading = "Traffic")]
     flows: u32,
-    /// SRD endpoints of each sending host, among which it shares out its flows [default: one per flow]
+    /// SRD endpoints of each sending host, among which it shares out its flows [default: one per flow, one with --driver xdp]
     #[arg(long, value_name = "E", help_heading = "Traffic")]
     endpoints: Option<u32>,
     /// Bytes that each flow transfers: 64k, 2M
@@ -203,7 +203,8 @@ fn plan(args: &IncastArgs, senders: u32, rate: Option<u64>) -> Result<Plan> {
     let mut plan = Plan {
         senders,
         flows: args.flows,
-        endpoints: args.endpoints.unwrap_or(args.flows),
+        // A receive queue has room for one endpoint over AF_XDP, and many interfaces have one queue.
+        endpoints: args.endpoints.unwrap_or(if args.transport.driver.is_xdp() { 1 } else { args.flows }),
         bytes: args.time.is_none().then_some(args.transfer.into()),
         time: Duration::from_secs(args.time.unwrap_or(0).into()),
         message: args.message,
