@@ -102,8 +102,7 @@ fn survives(way: Way, drivers: [DriverChoice; 2]) {
     let [from, to] = both(drivers);
     attempt(|| {
         let (seen, detail) = hole::srd(&bed, way, [&from, &to], Load { size: 8192, depth: 32, count: u64::MAX });
-        // With AF_XDP on veth the kernel sees no bursts, and this machine's cores are the bottleneck: no more is asked than
-        // that it goes on.
+        // With AF_XDP on veth recovery is slower on two cores, and why is not known: no more is asked than that it goes on.
         let is_plain = drivers == [Udp, Udp];
         let limit = if is_plain { 10 * seen.rtt + Duration::from_millis(5) } else { Duration::from_secs(1) };
         let most_extra = if is_plain { Duration::from_millis(25) } else { Duration::from_secs(1) };
