@@ -150,6 +150,10 @@ impl Upper for Storey {
         both!(self, s => s.connected(peer, addr));
     }
 
+    fn closed(&mut self, peer: PeerId) {
+        both!(self, s => s.closed(peer));
+    }
+
     fn ended(&mut self, peer: PeerId, why: Option<Failure>) {
         both!(self, s => s.ended(peer, why));
     }
