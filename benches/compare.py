@@ -282,19 +282,24 @@ def judge(bench):
     return goals
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="compare.sh", description="srd beside the raw ceiling and TCP, in one run")
+def arguments(name, description):
+    """The options that all benches have."""
+    parser = argparse.ArgumentParser(prog=f"{name}.sh", description=description)
     parser.add_argument("--quick", action="store_true", help="one round, a third of a second each: a look, no figures to quote")
     parser.add_argument("--rounds", type=int, help="interleaved rounds, of which medians are taken [default: 5]")
-    parser.add_argument("--time", type=float, help="seconds per measurement [default: 1]")
+    parser.add_argument("--time", type=float, help="seconds per measurement, roughly [default: 1]")
     parser.add_argument("--cores", default=None, help="CPUs of client and server, such as 0,1 [default: the first two]")
-    parser.add_argument("--realtime", action="store_true", help="run with real-time priority, on hosts that do other work, too")
-    parser.add_argument("--json", default=None, metavar="FILE", help="write all samples there [default: compare.json]")
+    parser.add_argument("--json", default=f"{name}.json", metavar="FILE", help="write all samples there [default: %(default)s]")
     for internal in ("--bin", "--client", "--server"):
         parser.add_argument(internal, help=argparse.SUPPRESS)
+    return parser
+
+
+def parse(parser):
+    """Reads the options, and settles those that were not given."""
     options = parser.parse_args()
     if not options.bin:
-        parser.error("start compare.sh, which makes the namespaces")
+        parser.error(f"start {parser.prog}, which makes the namespaces")
     options.rounds = options.rounds or (1 if options.quick else 5)
     options.time = options.time or (0.3 if options.quick else 1.0)
     usable = sorted(os.sched_getaffinity(0))
@@ -304,6 +309,18 @@ def main():
         options.cores = []
     if len(options.cores) != 2 or not set(options.cores) <= set(usable):
         parser.error(f"two CPUs are needed, of these: {usable}")
+    return options
+
+
+def describe(options):
+    """The host, in words."""
+    return f"{os.uname().sysname} {os.uname().release}, CPUs {options.cores[0]} and {options.cores[1]}"
+
+
+def main():
+    parser = arguments("compare", "srd beside the raw ceiling and TCP, in one run")
+    parser.add_argument("--realtime", action="store_true", help="run with real-time priority, on hosts that do other work, too")
+    options = parse(parser)
     options.congestion = congestion_controls()
     c, s = options.client, options.server
     places = [
@@ -316,7 +333,7 @@ def main():
     bench = Bench(options)
     bench.run(places)
     goals = judge(bench)
-    host = f"{os.uname().sysname} {os.uname().release}, CPUs {options.cores[0]} and {options.cores[1]}"
+    host = describe(options)
     print(f"## srd beside the ceiling: {options.rounds} rounds of {options.time} s, medians; {host}\n")
     print("| goal | measured | wanted | |\n|---|--:|--:|---|")
     for what, measured, wanted, met in goals:
@@ -324,7 +341,7 @@ def main():
     print("\n".join(render(bench, places)))
     for failure in bench.failures:
         print(f"\nFailed: {failure}")
-    with open(options.json or "compare.json", "w") as f:
+    with open(options.json, "w") as f:
         result = {"host": host, "rounds": options.rounds, "time_s": options.time, "samples": bench.samples}
         result["goals"] = [dict(zip(("goal", "measured", "wanted", "met"), g)) for g in goals]
         json.dump({**result, "failures": bench.failures}, f, indent=1)

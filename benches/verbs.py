@@ -1,6 +1,5 @@
 """Runs the measurements of verbs.sh and renders them. Python's standard library only."""
 
-import argparse
 import csv
 import json
 import os
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from compare import note, number
+from compare import arguments, describe, note, number, parse
 
 SERVER = "10.231.0.2"
 # What a share of 'srd perf' is measured against, and what must be slower than we are.
@@ -260,37 +259,19 @@ def like(bench, row, peer):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="verbs.sh", description="programs for EFA on the card, beside what they have without it")
-    parser.add_argument("--quick", action="store_true", help="one round, a third of a second each: a look, no figures to quote")
-    parser.add_argument("--rounds", type=int, help="interleaved rounds, of which medians are taken [default: 5]")
-    parser.add_argument("--time", type=float, help="seconds per measurement, roughly [default: 1]")
-    parser.add_argument("--cores", default=None, help="CPUs of client and server, such as 0,1 [default: the first two]")
+    parser = arguments("verbs", "programs for EFA on the card, beside what they have without it")
     parser.add_argument("--only", default="", metavar="WORD", help="only rows whose title has this word: latency, rate, bandwidth, ping-pong")
-    parser.add_argument("--json", default=None, metavar="FILE", help="write all samples there [default: verbs.json]")
-    for internal in ("--bin", "--client", "--server"):
-        parser.add_argument(internal, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if not options.bin:
-        parser.error("start verbs.sh, which makes the namespaces")
+    options = parse(parser)
     options.srd = os.path.join(options.bin, "srd")
-    options.rounds = options.rounds or (1 if options.quick else 5)
-    options.time = options.time or (0.3 if options.quick else 1.0)
-    usable = sorted(os.sched_getaffinity(0))
-    try:
-        options.cores = [int(c) for c in options.cores.split(",")] if options.cores else usable[:2]
-    except ValueError:
-        options.cores = []
-    if len(options.cores) != 2 or not set(options.cores) <= set(usable):
-        parser.error(f"two CPUs are needed, of these: {usable}")
     table = [row for row in rows(options) if options.only in row.title]
     bench = Bench(options)
     bench.run(table)
-    host = f"{os.uname().sysname} {os.uname().release}, CPUs {options.cores[0]} and {options.cores[1]}"
+    host = describe(options)
     print(f"## Programs for EFA on the card: {options.rounds} rounds of {options.time} s, medians; {host}")
     print("\n".join(render(bench, table)))
     for failure in bench.failures:
         print(f"\nFailed: {failure}")
-    with open(options.json or "verbs.json", "w") as f:
+    with open(options.json, "w") as f:
         json.dump({"host": host, "rounds": options.rounds, "samples": bench.samples, "failures": bench.failures}, f, indent=1)
     sys.exit(1 if bench.failures else 0)
 

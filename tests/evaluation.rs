@@ -9,11 +9,12 @@ use serde_json::Value;
 /// Runs a scenario with some seeds and returns its report.
 fn sim(args: &[&str]) -> Value {
     let seeds = std::env::var("SRD_EVALUATION_SEEDS").unwrap_or_else(|_| "2".into());
-    run(&[args, &["--seeds", &seeds]].concat())
+    run("none", &[args, &["--seeds", &seeds]].concat())
 }
 
-fn run(args: &[&str]) -> Value {
-    let fixed = ["--compare", "none", "--sweep", "none", "--json"];
+/// The same without saying with which seeds, and with what to compare it.
+fn run(compare: &str, args: &[&str]) -> Value {
+    let fixed = ["--compare", compare, "--sweep", "none", "--json"];
     let output = Command::new(env!("CARGO_BIN_EXE_srd")).arg("sim").args(args).args(fixed).output();
     let output = output.expect("start the command");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {output:?}"))
@@ -119,7 +120,7 @@ fn thin_uplinks() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/thin-uplinks.toml");
     let mut least = f64::MAX;
     for seed in 1..=20 {
-        let r = run(&[file, "--seed", &seed.to_string()]);
+        let r = run("none", &[file, "--seed", &seed.to_string()]);
         let links = r["links"].as_array().expect("links");
         let up = links.iter().filter(|l| l["link"].as_str().is_some_and(|l| l.starts_with("leaf0->spine")));
         least = up.filter_map(|l| l["utilisation"].as_f64()).fold(least, f64::min);
@@ -179,17 +180,12 @@ fn beside_htsim() {
 /// The paper's comparison: TCP's slowest flow takes 3 to 20 times the ideal, because of its timeouts.
 #[test]
 fn tcp_has_its_tail() {
-    let run = |args: &[&str]| {
-        let fixed = ["--compare", "tcp", "--sweep", "none", "--json"];
-        let output = Command::new(env!("CARGO_BIN_EXE_srd")).arg("sim").args(args).args(fixed).output();
-        let report: Value = serde_json::from_slice(&output.expect("start the command").stdout).expect("a report");
-        report["baselines"][0]["summary"].clone()
-    };
-    let incast = run(&["paper-fig3"]);
+    let tcp = |scenario| run("tcp", &[scenario])["baselines"][0]["summary"].clone();
+    let incast = tcp("paper-fig3");
     let max = incast["max_over_ideal"].as_f64().expect("flows end");
     println!("fig. 3, TCP: max / ideal {max:.1}, {} timeouts", incast["timeouts"]);
     assert!((3.0..60.0).contains(&max) && incast["timeouts"].as_u64() > Some(0), "{incast}");
-    let racks = run(&["paper-fig6"]);
+    let racks = tcp("paper-fig6");
     let (median, max) = (&racks["median_over_ideal"], &racks["max_over_ideal"]);
     println!("fig. 6, TCP: median {median:.2}, max {max:.1} of ideal");
     assert!(median.as_f64() < Some(1.3) && max.as_f64() > Some(5.0), "{racks}");

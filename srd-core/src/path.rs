@@ -223,9 +223,9 @@ impl PathSet {
         std::mem::take(&mut self.replaced)
     }
 
-    /// A path for the next burst: one that was fast just now, else the best of some random
-    /// usable ones, by expected delay. `avoid` is the path that lost what is to be sent. If no path looks usable, the one that
-    /// was silent for the shortest time.
+    /// A path for the next burst: one that was fast just now, else the best of some random usable ones, by expected delay.
+    /// `avoid` is the path that lost what is to be sent. If no path looks usable, the one that was silent for the shortest
+    /// time.
     pub(crate) fn pick(&mut self, now: Time, rate: f64, avoid: Option<u8>, patience: Span, sent: &SentPackets) -> u8 {
         let n = self.paths.len();
         if n == 1 {

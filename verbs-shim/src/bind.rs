@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use srd_udp::{BindError, UdpOptions};
 use srd_xdp::{AnyDriver, XdpOptions};
 
-use crate::nic::{NicConfig, OpenError};
+use crate::nic::{BoxedDriver, NicConfig, OpenError};
 
 /// What a card needs of a driver.
-type Opened = (crate::nic::AnyDriver, Vec<OwnedFd>);
+type Opened = (BoxedDriver, Vec<OwnedFd>);
 
 /// A driver at the address of the card; if there is no port in it or that is taken, at another port: one of the range for
 /// source ports if there is such a range, because then nothing else gets through.
@@ -43,7 +43,7 @@ fn at(config: &NicConfig, port: u16) -> Result<Opened, OpenError> {
     }
     let readiness = driver.readiness()?;
     // Without the choice between the two in each call.
-    let driver: crate::nic::AnyDriver = match driver {
+    let driver: BoxedDriver = match driver {
         AnyDriver::Udp(udp) => udp,
         AnyDriver::Xdp(xdp) => xdp,
     };

@@ -84,8 +84,8 @@ pub enum OpenError {
     System(#[from] std::io::Error),
 }
 
-pub(crate) type AnyDriver = Box<dyn Driver + Send>;
-type CardEngine = Engine<AnyDriver, Card<HostMem>>;
+pub(crate) type BoxedDriver = Box<dyn Driver + Send>;
+type CardEngine = Engine<BoxedDriver, Card<HostMem>>;
 
 /// Counters of a card, all at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -186,7 +186,7 @@ impl Nic {
             }
             None => getrandom::fill(&mut seed).map_err(std::io::Error::from)?,
         }
-        let mut driver: AnyDriver = match config.faults {
+        let mut driver: BoxedDriver = match config.faults {
             Some((plan, seed)) => Box::new(Faulty::with_plan(driver, plan, seed)),
             None => driver,
         };

@@ -229,7 +229,7 @@ pub struct Card<M: HostMemory> {
     datagrams: VecDeque<(Time, usize, u32)>,
     datagram_count: u32,
     /// Datagrams under way whose work request has completed.
-    datagram_copies: usize,
+    done_datagrams: usize,
     /// Buffers for payload that is copied.
     free_copies: Vec<Vec<u8>>,
     local: Local,
@@ -280,7 +280,7 @@ impl<M: HostMemory> Card<M> {
             stuck: false,
             datagrams: VecDeque::new(),
             datagram_count: 0,
-            datagram_copies: 0,
+            done_datagrams: 0,
             free_copies: Vec::new(),
             rng: faults,
             forced: 0,

@@ -334,8 +334,8 @@ impl<M: HostMemory> Card<M> {
             self.datagram_count = self.datagram_count.wrapping_add(1);
             out.ud = Some(self.datagram_count);
             self.datagrams.push_back((self.now + UD_PATIENCE, self.outs.vacant_key(), self.datagram_count));
-            if self.datagram_copies < MAX_COPIES {
-                self.datagram_copies += 1;
+            if self.done_datagrams < MAX_COPIES {
+                self.done_datagrams += 1;
                 out.done = true;
                 if out.copy.is_none() {
                     out.copy = Some(self.copied(|regions, copy| {
@@ -482,7 +482,7 @@ impl<M: HostMemory> Card<M> {
             self.free_copies.push(copy);
         }
         if out.done {
-            self.datagram_copies -= 1;
+            self.done_datagrams -= 1;
             return;
         }
         let to = Remote { peer: out.peer, qpn: out.remote_qpn, ah: out.ah };
