@@ -5,6 +5,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use srd_core::{Config, Span};
 use verbs_shim::NicConfig;
 use verbs_shim::api::*;
@@ -63,6 +66,14 @@ struct Peer {
 }
 
 impl Peer {
+    /// Returns when the process does not run any more.
+    fn stop(&self) {
+        let pid = Pid::from_raw(self.process.id() as i32);
+        kill(pid, Signal::SIGSTOP).expect("it is our child");
+        let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).expect("it is our child");
+        assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGSTOP));
+    }
+
     fn start(pd: &Pd, us: QpAddress) -> Peer {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["peer_process", "--exact", "--nocapture"])
@@ -117,8 +128,12 @@ fn killed_in_the_middle_of_each_operation() {
         }
         // Some have completed, the rest is under way.
         let rounds = if kind == 0 { 200 } else { 3 };
-        for _ in 0..rounds {
+        for round in 1..=rounds {
             let done = cq.wait(Some(Duration::from_secs(60))).unwrap().expect("progress").ok().unwrap();
+            if round == rounds {
+                // However fast it is, it cannot have the last one before it dies.
+                peer.stop();
+            }
             post(&qp, &peer, kind, done.buf.unwrap());
         }
         peer.process.kill().unwrap();
