@@ -6,6 +6,7 @@
 
 pub mod api;
 mod bind;
+mod common;
 pub mod counters;
 pub mod faults;
 mod memory;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use srd_core::card::MAX_UNITS;
 use srd_core::card::profile::{MAX_INLINE, MAX_SGE, caps};
 use srd_core::{MIN_DATAGRAM, Span};
 use srd_udp::WaitMode;
@@ -83,11 +84,8 @@ pub static OPTIONS: &[Opt] = &[
         value: "N",
         default: "1",
         group: DEVICES,
-        help: "Processing units (threads) of a device; this version has 1",
-        set: |_, v| match value::number(v, 1..=u16::MAX)? {
-            1 => Ok(()),
-            _ => Err("is not possible yet: this version drives a device with one thread; use more devices".to_owned()),
-        },
+        help: "Processing units of a device, 1, 2, 4, 8 or 16: each has a thread, a port and its share of the queue pairs; IPv4 only",
+        set: |o, v| value::power_of_two(v, 1..=MAX_UNITS.into()).map(|n| o.pus = n as u16),
     },
     Opt {
         name: "strict-peers",
