@@ -247,11 +247,7 @@ impl Nic {
     }
 
     /// A command to the processing unit that has a queue pair.
-    fn command<T>(
-        &self,
-        qpn: u16,
-        run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>,
-    ) -> Result<T, CardError> {
+    fn command<T>(&self, qpn: u16, run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>) -> Result<T, CardError> {
         let _pairs = self.pairs();
         self.unit(qpn).command(run).inspect_err(|error| self.refused(*error))
     }
@@ -568,7 +564,8 @@ impl Drop for Nic {
         }
         // Together, since they may be each other's peers.
         let mut engines: Vec<_> = self.units.iter().map(|unit| unit.lock()).collect();
-        let turn_all = |engines: &mut [MutexGuard<'_, CardEngine>]| engines.iter_mut().fold(false, |moved, e| turn(e) || moved);
+        let turn_all =
+            |engines: &mut [MutexGuard<'_, CardEngine>]| engines.iter_mut().fold(false, |moved, e| turn(e) || moved);
         let began = Instant::now();
         let mut quiet = began;
         // Whoever never met anybody owes nobody an answer.
@@ -603,9 +600,7 @@ fn spawn(shared: &Arc<Shared>, readiness: Vec<OwnedFd>) -> std::io::Result<JoinH
         0 => format!("srd-{}", shared.name),
         index => format!("srd-{}.{index}", shared.name),
     };
-    let thread = std::thread::Builder::new()
-        .name(name)
-        .spawn(move || thread::run(&shared, &readiness));
+    let thread = std::thread::Builder::new().name(name).spawn(move || thread::run(&shared, &readiness));
     if let Ok(before) = before {
         // It was in force before, so it can be set.
         let _ = before.thread_set_mask();

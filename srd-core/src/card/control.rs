@@ -304,7 +304,9 @@ impl<M: HostMemory> Card<M> {
             |card| {
                 card.check_qp(&init)?;
                 let max = card.options.profile.max_qp as usize;
-                if card.live_qps as usize >= max || card.qps.len() - card.free_qps.len() >= MAX_SLOTS >> card.unit.bits() {
+                if card.live_qps as usize >= max
+                    || card.qps.len() - card.free_qps.len() >= MAX_SLOTS >> card.unit.bits()
+                {
                     return Err(CardError::NoMemory("the device has no more queue pairs"));
                 }
                 init.cap.send_wr = init.cap.send_wr.next_power_of_two();
