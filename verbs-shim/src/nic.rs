@@ -564,8 +564,6 @@ impl Drop for Nic {
         }
         // Together, since they may be each other's peers.
         let mut engines: Vec<_> = self.units.iter().map(|unit| unit.lock()).collect();
-        let turn_all =
-            |engines: &mut [MutexGuard<'_, CardEngine>]| engines.iter_mut().fold(false, |moved, e| turn(e) || moved);
         let began = Instant::now();
         let mut quiet = began;
         // Whoever never met anybody owes nobody an answer.
@@ -624,6 +622,15 @@ fn take(engine: &mut CardEngine, cq: CqId, out: &mut [Completion]) -> usize {
 fn turn(engine: &mut CardEngine) -> bool {
     let heard = hear(engine);
     speak(engine) || heard
+}
+
+/// One turn of each.
+fn turn_all(engines: &mut [MutexGuard<'_, CardEngine>]) -> bool {
+    let mut moved = false;
+    for engine in engines {
+        moved |= turn(engine);
+    }
+    moved
 }
 
 /// Receives. A driver that fails for good looks like a network that lost everything.

@@ -114,7 +114,7 @@ impl Gid {
     ///
     /// # Errors
     /// The address cannot be a card's, or that of a card with so many units.
-    // [CARD-14]
+    // [CARD-14, CARD-15]
     pub fn with_units(addr: SocketAddr, units: u16) -> Result<Gid, GidError> {
         if addr.port() == 0 {
             return Err(GidError::NoPort);
@@ -183,6 +183,7 @@ impl Gid {
 
     /// The GID of the card that has a processing unit at `addr`, which says `tag` of itself. What makes no sense is taken for
     /// a card of one unit.
+    // [CARD-16]
     pub(super) fn of_peer(addr: SocketAddr, tag: u8) -> Option<Gid> {
         let of_unit = |unit: Unit| {
             let first = addr.port().checked_sub(unit.index())?;

@@ -50,7 +50,7 @@ pub struct Options {
     pub pus: u16,
     /// Driver.
     pub driver: DriverChoice,
-    /// Receive queues for AF_XDP, 1..=16; `None` for all that are free.
+    /// Receive queues of a device for AF_XDP, 1..=16; `None` for all that are free.
     pub xdp_queues: Option<u32>,
     /// Paths for each peer, 1..=256.
     pub paths: u16,

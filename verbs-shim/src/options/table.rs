@@ -119,7 +119,7 @@ pub static OPTIONS: &[Opt] = &[
         value: "N",
         default: "all that are free, up to 16",
         group: NETWORK,
-        help: "Receive queues of the interface that a device takes for AF_XDP, 1 to 16; the rest is for other devices",
+        help: "Receive queues of the interface that a device takes for AF_XDP, 1 to 16, shared out to its processing units; the rest is for other devices",
         set: |o, v| value::number(v, 1..=16).map(|n| o.xdp_queues = Some(n)),
     },
     Opt {
@@ -135,7 +135,7 @@ pub static OPTIONS: &[Opt] = &[
         value: "N",
         default: "4 times the paths, at least 64",
         group: NETWORK,
-        help: "Source ports of a device, from which paths are drawn and dead ones replaced; up to 1024",
+        help: "Source ports of a device, from which paths are drawn and dead ones replaced; up to 1024, shared out to its processing units",
         set: |o, v| value::number(v, 1..=1024).map(|n| o.path_pool = Some(n)),
     },
     Opt {
