@@ -12,10 +12,13 @@ use srd_core::card::{CardEvent, CqId, QpInit};
 
 use crate::counters::Publisher;
 use crate::nic::{NicCounters, NicSink};
+use crate::patience::Poller;
 
 /// See the module documentation.
 pub(crate) struct Common {
     sink: Box<dyn NicSink>,
+    /// Who polls.
+    pub(crate) poller: Poller,
     /// Of completion queues that may be in several units, by number; none if there is one unit.
     queues: Box<[Queue]>,
     counters: Mutex<Counters>,
@@ -53,7 +56,12 @@ impl Common {
     pub(crate) fn new(sink: Box<dyn NicSink>, publisher: Option<Publisher>, units: u16, max_cq: u32) -> Common {
         let queues = if units == 1 { 0 } else { max_cq };
         let counters = Counters { units: vec![NicCounters::default(); units.into()], publisher };
-        Common { sink, queues: (0..queues).map(|_| Queue::default()).collect(), counters: Mutex::new(counters) }
+        Common {
+            sink,
+            poller: Poller::default(),
+            queues: (0..queues).map(|_| Queue::default()).collect(),
+            counters: Mutex::new(counters),
+        }
     }
 
     fn queue(&self, cq: CqId) -> Option<&Queue> {

@@ -21,6 +21,7 @@ use crate::bind::{self, Opened};
 use crate::common::{Common, Pairs};
 use crate::counters::{Identity, Publisher};
 use crate::memory::{HostMem, RawRegion};
+use crate::patience::Patience;
 use crate::thread::{self, Shift};
 
 /// What a card is made of.
@@ -132,8 +133,7 @@ pub(crate) struct Shared {
     engine: Mutex<CardEngine>,
     pub(crate) shift: Shift,
     common: Arc<Common>,
-    /// Turns in a row in which nothing moved, while the program drives.
-    idle: AtomicU32,
+    patience: Patience,
     unpublished: AtomicBool,
     /// Messages posted, and receives handed out, since anything was sent: what waits for company.
     waiting: AtomicU32,
@@ -162,8 +162,6 @@ pub struct Nic {
 /// Messages that wait for company at most, and receives whose acknowledgement does: enough to share the cost of a packet, few
 /// against the depth of queues, so that both ends have something to do at the same time.
 const COMPANY: u32 = 128;
-/// Turns without anything moving after which a program that polls lets others run.
-const PATIENCE: u32 = 100;
 /// How long a card that is closed answers what comes late: as long as something comes, within bounds.
 const LINGER_QUIET: Duration = Duration::from_millis(2);
 const LINGER_MAX: Duration = Duration::from_millis(100);
@@ -500,7 +498,6 @@ impl Nic {
             _ => self.poll_units(cq, out),
         };
         if ready == 0 && bored {
-            // Whoever is to send what we wait for may need this core.
             std::thread::yield_now();
         }
         ready
@@ -684,15 +681,19 @@ impl Shared {
             engine: Mutex::new(Engine::new(endpoint, driver, card)),
             shift: Shift::new().map_err(std::io::Error::from)?,
             common: common.clone(),
-            idle: AtomicU32::new(0),
+            patience: Patience::default(),
             unpublished: AtomicBool::new(true),
             waiting: AtomicU32::new(0),
         })
     }
 
-    /// A command, under the lock, and what follows from it.
+    /// A command, under the lock, and what follows from it. What was posted before it is on its way, as behind a doorbell.
     fn command<T>(&self, run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>) -> Result<T, CardError> {
         let mut engine = self.lock();
+        if self.waiting() > 0 {
+            engine.now = engine.driver.now();
+            self.speak(&mut engine);
+        }
         let outcome = run(&mut engine);
         self.after(&mut engine);
         self.shift.kick();
@@ -739,11 +740,7 @@ impl Shared {
         self.after(&mut engine);
         drop(engine);
         self.shift.drove();
-        if moved || ready > 0 {
-            self.idle.store(0, Ordering::Relaxed);
-            return (ready, false);
-        }
-        (0, self.idle.fetch_add(1, Ordering::Relaxed) >= PATIENCE)
+        (ready, self.patience.is_over(&self.common.poller, moved || ready > 0))
     }
 
     #[inline]
