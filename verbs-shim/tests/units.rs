@@ -474,15 +474,9 @@ fn an_overrun_is_told_once() {
         };
         drained(8);
         assert_eq!(events.0.0.lock().unwrap()[1], before, "nothing was lost");
+        // These complete, with an error, when they are posted.
         for &qpn in &qpns {
-            (0..6).for_each(|_| a.post(qpn, own, 1, 1, SendOp::Send { imm: None }, SendData::Inline(b"x")));
-        }
-        let end = Instant::now() + PATIENCE;
-        let failed = || a.nic.counters().port.rx_drops;
-        let want = failed() + 12;
-        while failed() < want && events.0.0.lock().unwrap()[1] == before {
-            assert!(Instant::now() < end, "nothing overran");
-            std::thread::yield_now();
+            (0..6).for_each(|_| a.post(qpn, own + 1, 1, 1, SendOp::Send { imm: None }, SendData::Inline(b"x")));
         }
         drained(8);
         qpns.iter().for_each(|&qpn| a.nic.destroy_qp(qpn).unwrap());
