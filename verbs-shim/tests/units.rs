@@ -434,7 +434,7 @@ fn what_was_armed_first_tells_of_queue_pairs_that_came_later() {
     b.nic.arm_cq(b.cq).unwrap();
     let qpns: Vec<u16> = (0..4).map(|_| qp(&b.nic, b.pd, b.cq)).collect();
     let own = b.ah(&b);
-    for (k, &to) in (1..).zip(&qpns) {
+    for (k, &to) in (1..).zip(qpns.iter().rev()) {
         b.nic.post_recv(to, 1, &[b.sge(0, 8)]).unwrap();
         b.post(to, own, to, 2, SendOp::Send { imm: None }, SendData::Inline(b"x"));
         events.wait_for(k);
