@@ -24,8 +24,9 @@ pub(crate) struct Common {
     counters: Mutex<Counters>,
 }
 
-/// A completion queue of several processing units.
+/// A completion queue of several processing units, in a cache line of its own.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Queue {
     /// The units that have queue pairs with it, one bit each.
     units: AtomicU32,

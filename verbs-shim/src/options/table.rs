@@ -143,7 +143,7 @@ pub static OPTIONS: &[Opt] = &[
         value: "FIRST-LAST",
         default: "the kernel chooses",
         group: NETWORK,
-        help: "Range of UDP ports to use, for firewalls: at least path-pool + 1 for each device of each process",
+        help: "Range of UDP ports to use, for firewalls: at least path-pool + pus for each device of each process",
         set: |o, v| value::ports(v).map(|range| o.ports = Some(range)),
     },
     Opt {
