@@ -132,7 +132,7 @@ fn every_pair(a: &Side, b: &Side) {
     for &to in &b.qpns {
         a.qpns.iter().for_each(|_| b.nic.post_recv(to, to.into(), &[b.place(to)]).unwrap());
     }
-    for &from in &a.qpns {
+    for (k, &from) in a.qpns.iter().enumerate() {
         for &to in &b.qpns {
             a.post(from, ah, to, sent, SendOp::Send { imm: Some(from.into()) }, SendData::Inline(b"hello"));
             let addr = b.memory.as_ptr() as u64 + 1000 + 8 * sent;
@@ -140,7 +140,7 @@ fn every_pair(a: &Side, b: &Side) {
             a.post(from, ah, to, sent, SendOp::Write { addr, rkey: b.keys.rkey, imm: None }, SendData::Sges(&mine));
             sent += 1;
         }
-        let end = [a.sge(32_768, 64)];
+        let end = [a.sge(32_768 + 64 * k, 64)];
         let addr = b.memory.as_ptr() as u64;
         a.post(from, ah, b.qpns[0], 999, SendOp::Read { addr, rkey: b.keys.rkey }, SendData::Sges(&end));
     }
