@@ -36,6 +36,8 @@ struct DeviceReport {
     port_is_fixed: bool,
     /// Its GID, with the same port.
     gid: String,
+    /// Processing units, at as many ports.
+    pus: u16,
     /// The EFA generation.
     profile: String,
     /// PCI vendor.
@@ -87,6 +89,7 @@ impl DeviceReport {
             address: nic.gid().addr().map_or_else(String::new, |addr| addr.to_string()),
             port_is_fixed: fixed,
             gid: nic.gid().to_string(),
+            pus: nic.gid().units(),
             profile: format!("{:x}", profile.part_id),
             vendor_id: VENDOR_ID,
             part_id: profile.part_id,
@@ -138,14 +141,20 @@ fn text(devices: &[DeviceReport]) -> String {
     table.set_header(["device", "profile", "address", "GID"]);
     for d in devices {
         let (ip, port) = d.address.rsplit_once(':').unwrap_or((&d.address, ""));
-        let port = if d.port_is_fixed { port } else { "any" };
-        table.add_row([d.name.clone(), d.profile.clone(), format!("{ip}, UDP port {port}"), d.gid.clone()]);
+        let ports = match (d.port_is_fixed, port.parse::<u16>()) {
+            (true, Ok(first)) if d.pus > 1 => format!("ports {first} to {}", first + d.pus - 1),
+            (true, _) => format!("port {port}"),
+            (false, _) if d.pus > 1 => format!("any {} ports", d.pus),
+            (false, _) => "port any".to_owned(),
+        };
+        table.add_row([d.name.clone(), d.profile.clone(), format!("{ip}, UDP {ports}"), d.gid.clone()]);
     }
     let Some(first) = devices.first() else { return table.to_string() };
     let caps = if first.caps.is_empty() { "none".to_owned() } else { first.caps.join(", ") };
     let Limits { max_msg_sz, max_rdma_size, max_sq_wr, max_rq_wr, max_qp, max_cq, max_mr, max_ah, .. } = first.limits;
+    let units = if first.pus > 1 { format!(", {} processing units", first.pus) } else { String::new() };
     format!(
-        "{table}\n\neach: firmware {}, {} Gbit/s by name, {} paths for each peer\n  capabilities: {caps}\n  \
+        "{table}\n\neach: firmware {}, {} Gbit/s by name, {} paths for each peer{units}\n  capabilities: {caps}\n  \
          sends to {max_msg_sz} B, RDMA to {max_rdma_size} B, {max_sq_wr} sends and {max_rq_wr} receives per queue pair\n  \
          {max_qp} queue pairs, {max_cq} completion queues, {max_mr} memory regions, {max_ah} address handles",
         first.fw_ver, first.gbps, first.paths

@@ -41,9 +41,13 @@ fn runtime_dir(options: &Options) -> Finding {
     }
 }
 
+/// Processing units of all devices.
+fn units(options: &Options) -> usize {
+    options.devices.map_or(options.addrs.len().max(1), usize::from) * usize::from(options.pus)
+}
+
 fn descriptors(options: &Options) -> Finding {
-    let devices = options.devices.map_or(options.addrs.len().max(1), usize::from);
-    let need = devices * (usize::from(options.pool()) + OTHER_DESCRIPTORS) + PROGRAM_DESCRIPTORS;
+    let need = units(options) * (usize::from(options.pool()) + OTHER_DESCRIPTORS) + PROGRAM_DESCRIPTORS;
     let (have, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, u64::MAX));
     let found = format!("{have} files may be open in a process; devices may use {need} with those of the program");
     if have >= need as u64 {
@@ -71,8 +75,14 @@ fn processors(options: &Options) -> Finding {
             "give the container CPUs of its own instead of a quota (cpuset), or expect delays",
         );
     }
-    if options.wait == WaitMode::Spin && cpus < 2 {
-        return Finding::warn("CPUs", "one CPU, and the device shall spin on it", "--wait adaptive (SRD_WAIT)");
+    let spinning = units(options);
+    if options.wait == WaitMode::Spin && cpus <= spinning {
+        let found = format!("{cpus} to run on, and {spinning} threads of devices shall spin");
+        return Finding::warn("CPUs", found, "--wait adaptive (SRD_WAIT)");
+    }
+    if usize::from(options.pus) > cpus {
+        let found = format!("{cpus} to run on, and a device has {} processing units", options.pus);
+        return Finding::warn("CPUs", found, format!("--pus {} (SRD_PUS) or fewer", 1 << cpus.ilog2()));
     }
     Finding::ok("CPUs", format!("{cpus} to run on"))
 }

@@ -37,8 +37,8 @@ pub(super) fn check(options: &Options) -> Vec<Finding> {
     if let Some(driver) = driver {
         findings.extend(offloads(&driver, &devices[0].udp));
     }
-    findings.extend(devices.first().map(|device| af_xdp(options.driver, device.addr.ip(), devices.len())));
-    findings.push(ports(options, devices.len()));
+    findings.extend(devices.first().map(|device| af_xdp(options, device.addr.ip(), devices.len())));
+    findings.push(ports(options, devices.len() * usize::from(options.pus)));
     findings.push(firewall());
     findings.push(equal_cost());
     findings
@@ -58,8 +58,11 @@ fn address(device: &NicConfig) -> Result<(UdpDriver, Finding), Finding> {
         ));
     }
     let fixed = device.addr.port();
-    if fixed != 0 && UdpSocket::bind(device.addr).is_err() {
-        let found = format!("{}: UDP port {fixed} of {ip} is in use", device.name);
+    let is_taken = |port: &u16| UdpSocket::bind((ip, *port)).is_err();
+    if fixed != 0
+        && let Some(taken) = (fixed..=fixed.saturating_add(device.units - 1)).find(is_taken)
+    {
+        let found = format!("{}: UDP port {taken} of {ip} is in use", device.name);
         let remedy = "nothing, or choose another: a device whose port is taken gets another one";
         return Ok((driver, Finding::warn("address", found, remedy)));
     }
@@ -112,15 +115,18 @@ fn offloads(driver: &UdpDriver, options: &UdpOptions) -> Vec<Finding> {
 }
 
 /// Whether `--driver xdp` would work. That is bad only if it is asked for.
-fn af_xdp(choice: DriverChoice, ip: IpAddr, devices: usize) -> Finding {
+fn af_xdp(options: &Options, ip: IpAddr, devices: usize) -> Finding {
+    let (choice, pus) = (options.driver, usize::from(options.pus));
     const NAME: &str = "AF_XDP";
     match probe(ip, None) {
         Ok(Prospect { interface, queues, veth, .. }) => {
             let copies = if veth { "; the kernel copies there, so --driver auto takes kernel UDP" } else { "" };
             let found = format!("--driver xdp works at {interface}, which has {queues} receive queues{copies}");
-            if choice == DriverChoice::Xdp && devices > queues as usize {
-                let remedy = format!("ethtool -L {interface} combined {devices}, and --xdp-queues 1");
-                return Finding::fail(NAME, format!("{found}: too few for {devices} devices"), remedy);
+            let need = devices * pus;
+            if choice == DriverChoice::Xdp && need > queues as usize {
+                let remedy = format!("ethtool -L {interface} combined {need}, and --xdp-queues {pus}");
+                let of = if pus > 1 { format!(" of {pus} processing units") } else { String::new() };
+                return Finding::fail(NAME, format!("{found}: too few for {devices} devices{of}"), remedy);
             }
             Finding::ok(NAME, found)
         }
@@ -131,9 +137,9 @@ fn af_xdp(choice: DriverChoice, ip: IpAddr, devices: usize) -> Finding {
     }
 }
 
-/// Whether there are enough ephemeral ports.
-fn ports(options: &Options, devices: usize) -> Finding {
-    let need = devices * (usize::from(options.pool()) + 1);
+/// Whether there are enough ephemeral ports for so many processing units.
+fn ports(options: &Options, units: usize) -> Finding {
+    let need = units * (usize::from(options.pool()) + 1);
     if let Some(range) = &options.ports {
         let (first, last) = (range.start(), range.end());
         return Finding::ok("ports", format!("UDP {first} to {last}: enough for {} processes", range.len() / need));

@@ -135,6 +135,7 @@ pub struct Endpoint {
     /// Chooses paths; what must not be guessed comes from `secrets`.
     path_rng: Xoshiro256PlusPlus,
     draining: bool,
+    tag: u8,
     stats: Stats,
     watch: StallWatch,
     scratch: Vec<u8>,
@@ -174,6 +175,7 @@ impl Endpoint {
             events: VecDeque::new(),
             replies: Replies::new(now),
             draining: false,
+            tag: 0,
             stats: Stats::default(),
             watch: StallWatch::default(),
             scratch: Vec::with_capacity(256),
@@ -216,6 +218,11 @@ impl Endpoint {
     }
 
     // ---- commands
+
+    /// What the upper storey says of itself to peers that connect from now on; 0 at first. The transport does not look at it.
+    pub fn set_tag(&mut self, tag: u8) {
+        self.tag = tag;
+    }
 
     /// The handle of the peer whose main address is `addr`, made if there is none. `max_datagram` is what the driver says
     /// of the first hop to it. `None` if the table of peers is full of peers in use.
@@ -363,7 +370,8 @@ impl Endpoint {
         Hello {
             cid: secret | slot as u64,
             incarnation: self.incarnation,
-            features: if config.checksum == Checksum::Crc32c { features::CHECKSUM } else { 0 },
+            features: u32::from(self.tag) << features::TAG
+                | if config.checksum == Checksum::Crc32c { features::CHECKSUM } else { 0 },
             max_datagram: config.max_datagram,
             packet_window: config.packet_window,
             message_window: config.message_window,

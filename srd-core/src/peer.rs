@@ -15,7 +15,7 @@ use crate::endpoint::{Event, PeerId};
 use crate::outbox::Outbox;
 use crate::time::{Span, Time};
 use crate::upper::{Failure, Upper};
-use crate::wire::{Accept, Close, Hello, Init, Sink};
+use crate::wire::{Accept, Close, Hello, Init, Sink, features};
 
 /// Attempts to say good-bye for ever.
 const CLOSE_ATTEMPTS: u32 = 5;
@@ -154,7 +154,7 @@ impl Peer {
         }
         self.state = State::Open { conn, accept, since: cx.now };
         cx.stats.connections_opened += 1;
-        upper.connected(self.id, self.addr);
+        upper.connected(self.id, self.addr, (remote.features >> features::TAG) as u8);
     }
 
     /// The connection is over. Messages that were in it fail, unless it ended by agreement (`failure` is `None`); nothing

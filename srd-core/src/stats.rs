@@ -66,6 +66,50 @@ pub struct Stats {
     pub stalls: u64,
 }
 
+impl Stats {
+    /// Adds those of another endpoint.
+    pub fn add(&mut self, other: &Stats) {
+        macro_rules! add {
+            ($($field:ident)*) => {{
+                // All of them, or it does not compile.
+                let Stats { $($field),* } = other;
+                $(self.$field += $field;)*
+            }};
+        }
+        add! {
+            tx_packets
+            tx_bytes
+            rx_packets
+            rx_bytes
+            messages_sent
+            messages_failed
+            message_bytes_sent
+            messages_received
+            message_bytes_received
+            lost_packets
+            retransmits
+            retransmit_bytes
+            spurious_retransmits
+            timeouts
+            tail_probes
+            duplicates
+            acks_sent
+            keepalives
+            rnr
+            paths_replaced
+            rx_malformed
+            rx_bad_checksum
+            rx_unknown
+            rx_violations
+            rx_refused
+            connections_opened
+            connections_failed
+            mtu_reductions
+            stalls
+        }
+    }
+}
+
 /// What a connection looks like now.
 #[derive(Clone, Debug, Default)]
 pub struct PeerStats {

@@ -122,8 +122,9 @@ pub trait Upper: Gather {
         None
     }
 
-    /// A connection with `peer` was established; `addr` is the main address that it was reached at or proved to own.
-    fn connected(&mut self, _peer: PeerId, _addr: SocketAddr) {}
+    /// A connection with `peer` was established; `addr` is the main address that it was reached at or proved to own, `tag`
+    /// what its upper storey says of itself (see [`Endpoint::set_tag`](crate::Endpoint::set_tag)).
+    fn connected(&mut self, _peer: PeerId, _addr: SocketAddr, _tag: u8) {}
 
     /// The peer closed its endpoint: nobody is at its address until somebody [connects](Self::connected) from there. What is
     /// under way ends after this call.

@@ -6,6 +6,7 @@
 
 pub mod api;
 mod bind;
+mod common;
 pub mod counters;
 pub mod faults;
 mod memory;
@@ -14,6 +15,7 @@ pub mod options;
 mod patience;
 pub mod status;
 mod thread;
+mod unit;
 
 pub use memory::{HostMem, RawRegion};
 pub use nic::{Nic, NicConfig, NicCounters, NicSink, OpenError};

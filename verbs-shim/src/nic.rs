@@ -1,27 +1,26 @@
-//! An open card: the card of the core, a driver, and the thread that drives both when the program does not.
+//! An open card: its processing units as one.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use srd_core::card::{
     Access, Card, CardError, CardEvent, CardOptions, Completion, CqId, DeviceCounters, Gid, GidError, MrKeys, PdId,
-    PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Trouble,
+    PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Unit,
 };
-use srd_core::{CheckedConfig, Config, Driver, Endpoint, Engine, FaultPlan, Faulty, Stats, Time};
+use srd_core::{CheckedConfig, Config, Driver, Engine, FaultPlan, Stats};
 use srd_udp::{BindError, UdpOptions};
 use srd_xdp::{DriverChoice, XdpOptions};
 
-use crate::bind;
+use crate::bind::{self, Opened};
+use crate::common::{Common, Pairs};
 use crate::counters::{Identity, Publisher};
 use crate::memory::{HostMem, RawRegion};
-use crate::patience::Patience;
-use crate::thread::{self, Shift};
+use crate::unit::{Pu, counters, spawn, take, turn, turn_all};
 
 /// What a card is made of.
 #[derive(Clone, Debug)]
@@ -30,6 +29,9 @@ pub struct NicConfig {
     pub name: String,
     /// Address and port that peers reach it at; port 0 lets the kernel choose, and so does a port that is taken.
     pub addr: SocketAddr,
+    /// Processing units, a power of two in 1..=16: each has a port (they follow each other), a lock, a thread, and its share of
+    /// the queue pairs. Over IPv6 there is one.
+    pub units: u16,
     /// The transport.
     pub transport: CheckedConfig,
     /// What moves the packets.
@@ -55,6 +57,7 @@ impl NicConfig {
         NicConfig {
             name: "srd_0".into(),
             addr,
+            units: 1,
             transport: Config::default().check().expect("the defaults are valid"),
             driver: DriverChoice::Udp,
             xdp_queues: XdpOptions::default().queues,
@@ -86,10 +89,10 @@ pub enum OpenError {
 }
 
 pub(crate) type BoxedDriver = Box<dyn Driver + Send>;
-type CardEngine = Engine<BoxedDriver, Card<HostMem>>;
+pub(crate) type CardEngine = Engine<BoxedDriver, Card<HostMem>>;
 
-/// Counters of a card, all at one moment.
-#[derive(Clone, Copy, Debug)]
+/// Counters of a card.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct NicCounters {
     /// Those of the port.
     pub port: PortCounters,
@@ -97,6 +100,15 @@ pub struct NicCounters {
     pub device: DeviceCounters,
     /// Those of the transport.
     pub transport: Stats,
+}
+
+impl NicCounters {
+    /// Adds those of another processing unit.
+    pub(crate) fn add(&mut self, other: &NicCounters) {
+        self.port.add(&other.port);
+        self.device.add(&other.device);
+        self.transport.add(&other.transport);
+    }
 }
 
 /// Gets events and counters. Called with the lock of the card: it must not call the card.
@@ -112,36 +124,20 @@ impl NicSink for () {
     fn event(&self, _: CardEvent) {}
 }
 
-pub(crate) struct Shared {
-    name: String,
-    engine: Mutex<CardEngine>,
-    pub(crate) shift: Shift,
-    sink: Box<dyn NicSink>,
-    patience: Patience,
-    unpublished: AtomicBool,
-    /// Messages posted, and receives handed out, since anything was sent: what waits for company.
-    waiting: AtomicU32,
-    publisher: Option<Mutex<Publisher>>,
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// An open card. All methods may be called from any thread; they take one lock, for a short time.
+/// An open card. All methods may be called from any thread. What posts and polls takes the lock of one processing unit for a
+/// short time, and of another one only for completion queues that have queue pairs there.
 #[derive(Debug)]
 pub struct Nic {
-    shared: Arc<Shared>,
+    /// Their number is a power of two.
+    units: Box<[Arc<Pu>]>,
+    common: Arc<Common>,
+    /// Locked by each command, so that all units get the same ones in the same order.
+    pairs: Mutex<Pairs>,
     gid: Gid,
     profile: Profile,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-/// Messages that wait for company at most, and receives whose acknowledgement does: enough to share the cost of a packet, few
-/// against the depth of queues, so that both ends have something to do at the same time.
-const COMPANY: u32 = 128;
 /// How long a card that is closed answers what comes late: as long as something comes, within bounds.
 const LINGER_QUIET: Duration = Duration::from_millis(2);
 const LINGER_MAX: Duration = Duration::from_millis(100);
@@ -152,12 +148,12 @@ impl Nic {
     /// # Errors
     /// The address cannot be a card's, or the system does not permit it.
     pub fn open(config: NicConfig, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
-        let (driver, readiness) = bind::open(&config)?;
-        Nic::over(config, driver, readiness, sink)
+        let opened = bind::open(&config)?;
+        Nic::of(config, opened, sink)
     }
 
-    /// Opens a card over any driver, at the driver's address. The thread sleeps until one of `readiness` is readable; those
-    /// options of `config` that are about UDP mean nothing.
+    /// Opens a card of one processing unit over any driver, at the driver's address. The thread sleeps until one of `readiness`
+    /// is readable; those options of `config` that are about UDP mean nothing.
     ///
     /// # Errors
     /// The driver's address cannot be a card's, or the system does not permit a thread.
@@ -167,44 +163,45 @@ impl Nic {
         readiness: Vec<OwnedFd>,
         sink: Box<dyn NicSink>,
     ) -> Result<Nic, OpenError> {
-        let local = driver.local_addr();
+        Nic::of(NicConfig { units: 1, ..config }, vec![(driver, readiness)], sink)
+    }
+
+    fn of(config: NicConfig, opened: Vec<Opened>, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
+        let local = opened[0].0.local_addr();
+        let gid = Gid::with_units(local, config.units)?;
         let publisher = config.counters.as_ref().and_then(|dir| {
-            let publisher = Publisher::new(dir, Identity::from(&config), local);
-            publisher
+            Publisher::new(dir, Identity::from(&config), local)
                 .inspect_err(|e| tracing::warn!("counters are not published in {}: {e}", dir.display()))
                 .ok()
-                .map(Mutex::new)
         });
-        let mut seed = [0; 32];
-        match config.seed {
-            Some(n) => {
-                seed[..8].copy_from_slice(&n.to_le_bytes());
-                // Two cards must not share a seed.
-                seed[8..10].copy_from_slice(&local.port().to_le_bytes());
+        let common = Arc::new(Common::new(sink, publisher, config.units, config.card.profile.max_cq));
+        let mut secret = None;
+        let mut units = Vec::new();
+        let mut readinesses = Vec::new();
+        for (index, (driver, readiness)) in (0..).zip(opened) {
+            let unit = Unit::new(index, config.units).ok_or(GidError::Units(config.units))?;
+            let mut seed = [0; 32];
+            match config.seed {
+                Some(n) => {
+                    seed[..8].copy_from_slice(&n.to_le_bytes());
+                    // Two endpoints must not share a seed.
+                    seed[8..10].copy_from_slice(&driver.local_addr().port().to_le_bytes());
+                }
+                None => getrandom::fill(&mut seed).map_err(std::io::Error::from)?,
             }
-            None => getrandom::fill(&mut seed).map_err(std::io::Error::from)?,
+            // All units give the same numbers and keys.
+            let secret = *secret.get_or_insert(u64::from_le_bytes(*seed.last_chunk().expect("a seed of 32 bytes")));
+            units.push(Arc::new(Pu::new(&config, gid, unit, driver, seed, secret, &common)?));
+            readinesses.push(readiness);
         }
-        let mut driver: BoxedDriver = match config.faults {
-            Some((plan, seed)) => Box::new(Faulty::with_plan(driver, plan, seed)),
-            None => driver,
-        };
-        let now = driver.now();
-        let gid = Gid::new(local)?;
-        let endpoint = Endpoint::new(config.transport, local, seed, now);
-        let secret = u64::from_le_bytes(*seed.last_chunk().expect("a seed of 32 bytes"));
-        let card = Card::new(config.card, gid, HostMem, secret);
-        let shared = Arc::new(Shared {
-            name: config.name,
-            engine: Mutex::new(Engine::new(endpoint, driver, card)),
-            shift: Shift::new().map_err(std::io::Error::from)?,
-            sink,
-            patience: Patience::default(),
-            unpublished: AtomicBool::new(true),
-            waiting: AtomicU32::new(0),
-            publisher,
-        });
-        let thread = spawn(&shared, readiness)?;
-        Ok(Nic { shared, gid, profile: config.card.profile, thread: Some(thread) })
+        let units = units.into_boxed_slice();
+        let (pairs, profile) = (Mutex::default(), config.card.profile);
+        let mut nic = Nic { units, common, pairs, gid, profile, threads: Vec::new() };
+        for (unit, readiness) in nic.units.iter().zip(readinesses) {
+            // If one fails, those before it end with the card.
+            nic.threads.push(spawn(unit, readiness)?);
+        }
+        Ok(nic)
     }
 
     /// Its address.
@@ -217,20 +214,51 @@ impl Nic {
         &self.profile
     }
 
-    /// A command, under the lock, and what follows from it. What was posted before it is on its way, as behind a doorbell.
-    fn command<T>(&self, run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>) -> Result<T, CardError> {
-        let mut engine = self.shared.lock();
-        if self.shared.waiting() > 0 {
-            engine.now = engine.driver.now();
-            self.shared.speak(&mut engine);
+    /// The processing unit that has a queue pair.
+    #[inline]
+    fn unit(&self, qpn: u16) -> &Pu {
+        &self.units[qpn as usize & (self.units.len() - 1)]
+    }
+
+    /// A command to the processing unit that has a queue pair.
+    fn command<T>(&self, qpn: u16, run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>) -> Result<T, CardError> {
+        let _pairs = self.pairs();
+        self.unit(qpn).command(run).inspect_err(|error| self.refused(*error))
+    }
+
+    /// A command to all processing units, which counts once. If one refuses it, it is undone on those before.
+    fn command_all<T: Copy + PartialEq + fmt::Debug>(
+        &self,
+        run: impl Fn(&mut CardEngine) -> Result<T, CardError>,
+        undo: impl Fn(&mut CardEngine, T) -> Result<(), CardError>,
+    ) -> Result<T, CardError> {
+        let _pairs = self.pairs();
+        let (first, others) = self.units.split_first().expect("a card has a unit");
+        let done = first.command(&run).inspect_err(|error| self.refused(*error))?;
+        for (k, unit) in others.iter().enumerate() {
+            match unit.command_uncounted(&run) {
+                Ok(same) => assert_eq!(same, done, "the processing units have gone apart"),
+                Err(error) => {
+                    for unit in &self.units[..=k] {
+                        // What was just made can be undone.
+                        let _ = unit.command_uncounted(|e| undo(e, done));
+                    }
+                    first.lock().upper.device.fail_last();
+                    self.refused(error);
+                    return Err(error);
+                }
+            }
         }
-        let outcome = run(&mut engine);
-        self.shared.after(&mut engine);
-        self.shared.shift.kick();
-        if let Err(error) = &outcome {
-            tracing::warn!(device = %self.shared.name, "command refused: {error}");
-        }
-        outcome
+        Ok(done)
+    }
+
+    /// The lock of commands.
+    fn pairs(&self) -> MutexGuard<'_, Pairs> {
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self, error: CardError) {
+        tracing::warn!(device = %self.units[0].name, "command refused: {error}");
     }
 
     /// See [`Card::alloc_pd`].
@@ -238,7 +266,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn alloc_pd(&self) -> Result<PdId, CardError> {
-        self.command(|e| e.upper.alloc_pd())
+        self.command_all(|e| e.upper.alloc_pd(), |e, pd| e.upper.dealloc_pd(pd))
     }
 
     /// See [`Card::dealloc_pd`].
@@ -246,7 +274,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn dealloc_pd(&self, pd: PdId) -> Result<(), CardError> {
-        self.command(|e| e.upper.dealloc_pd(pd))
+        self.command_all(|e| e.upper.dealloc_pd(pd), NOT_UNDONE)
     }
 
     /// See [`Card::reg_mr`].
@@ -254,15 +282,16 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn reg_mr(&self, pd: PdId, memory: RawRegion, base: u64, access: Access) -> Result<MrKeys, CardError> {
-        self.command(|e| {
+        let register = |e: &mut CardEngine| {
             let outcome = e.upper.reg_mr(pd, memory, base, memory.bytes() as u64, access);
             if matches!(outcome, Err(CardError::NoMemory(_))) {
                 let (regions, bytes) = e.upper.registered();
-                let wanted = memory.bytes();
-                tracing::warn!(device = %self.shared.name, "{wanted} bytes are not registered: {regions} regions of {bytes} bytes are");
+                let (device, wanted) = (&self.units[0].name, memory.bytes());
+                tracing::warn!(%device, "{wanted} bytes are not registered: {regions} regions of {bytes} bytes are");
             }
             outcome
-        })
+        };
+        self.command_all(register, |e, keys| e.upper.dereg_mr(&mut e.endpoint, keys.lkey))
     }
 
     /// See [`Card::dereg_mr`].
@@ -270,7 +299,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn dereg_mr(&self, lkey: u32) -> Result<(), CardError> {
-        self.command(|e| e.upper.dereg_mr(&mut e.endpoint, lkey))
+        self.command_all(|e| e.upper.dereg_mr(&mut e.endpoint, lkey), NOT_UNDONE)
     }
 
     /// Makes an address handle for the card with this GID and returns its number, see [`Card::create_ah`].
@@ -278,10 +307,11 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn create_ah(&self, pd: PdId, gid: Gid) -> Result<u16, CardError> {
-        self.command(|e| {
+        let create = |e: &mut CardEngine| {
             let max_datagram = gid.addr().map_or(0, |addr| e.driver.max_datagram(addr));
             e.upper.create_ah(&mut e.endpoint, pd, gid, max_datagram)
-        })
+        };
+        self.command_all(create, |e, ah| e.upper.destroy_ah(&mut e.endpoint, pd, ah))
     }
 
     /// See [`Card::destroy_ah`].
@@ -289,7 +319,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn destroy_ah(&self, pd: PdId, ah: u16) -> Result<(), CardError> {
-        self.command(|e| e.upper.destroy_ah(&mut e.endpoint, pd, ah))
+        self.command_all(|e| e.upper.destroy_ah(&mut e.endpoint, pd, ah), NOT_UNDONE)
     }
 
     /// See [`Card::create_cq`].
@@ -297,12 +327,14 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn create_cq(&self, depth: u32) -> Result<CqId, CardError> {
-        self.command(|e| e.upper.create_cq(depth))
+        let cq = self.command_all(|e| e.upper.create_cq(depth), |e, cq| e.upper.destroy_cq(cq))?;
+        self.common.begin(cq);
+        Ok(cq)
     }
 
     /// Entries that a completion queue holds; 0 if there is no such queue.
     pub fn cq_depth(&self, cq: CqId) -> usize {
-        self.shared.lock().upper.cq_depth(cq).unwrap_or(0)
+        self.units[0].lock().upper.cq_depth(cq).unwrap_or(0)
     }
 
     /// See [`Card::destroy_cq`].
@@ -310,7 +342,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn destroy_cq(&self, cq: CqId) -> Result<(), CardError> {
-        self.command(|e| e.upper.destroy_cq(cq))
+        self.command_all(|e| e.upper.destroy_cq(cq), NOT_UNDONE)
     }
 
     /// Asks for a [`CardEvent::Completion`] when there is an entry in a completion queue, see [`Card::arm`]. The program is
@@ -319,12 +351,15 @@ impl Nic {
     /// # Errors
     /// There is no such queue.
     pub fn arm_cq(&self, cq: CqId) -> Result<(), CardError> {
-        let mut engine = self.shared.lock();
-        engine.upper.arm(cq)?;
-        self.shared.after(&mut engine);
-        drop(engine);
-        self.shared.shift.leave();
-        Ok(())
+        self.common.arm(cq);
+        self.units_of(cq).try_for_each(|unit| unit.arm(cq))
+    }
+
+    /// The processing units that have queue pairs with a completion queue; the first one if there are none.
+    fn units_of(&self, cq: CqId) -> impl Iterator<Item = &Pu> {
+        let mask = self.common.units_of(cq);
+        let of_cq = move |index: usize| mask & 1 << index != 0;
+        self.units.iter().enumerate().filter(move |(index, _)| of_cq(*index)).map(|(_, unit)| &**unit)
     }
 
     /// See [`Card::create_qp`].
@@ -332,7 +367,19 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn create_qp(&self, init: QpInit) -> Result<u16, CardError> {
-        self.command(|e| e.upper.create_qp(init))
+        let mut pairs = self.pairs();
+        let home = pairs.emptiest_unit(self.units.len());
+        let qpn = self.units[home].command(|e| e.upper.create_qp(init)).inspect_err(|error| self.refused(*error))?;
+        for unit in self.others(home) {
+            unit.lock().upper.count_qp(&init);
+        }
+        pairs.insert(qpn, init);
+        for cq in [init.send_cq, init.recv_cq] {
+            if self.common.join(cq, home) {
+                self.units[home].arm(cq)?;
+            }
+        }
+        Ok(qpn)
     }
 
     /// See [`Card::modify_qp`].
@@ -340,7 +387,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn modify_qp(&self, qpn: u16, change: &QpModify) -> Result<(), CardError> {
-        self.command(|e| e.upper.modify_qp(&mut e.endpoint, qpn, change))
+        self.command(qpn, |e| e.upper.modify_qp(&mut e.endpoint, qpn, change))
     }
 
     /// See [`Card::query_qp`].
@@ -348,7 +395,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn query_qp(&self, qpn: u16) -> Result<QpAttr, CardError> {
-        self.shared.lock().upper.query_qp(qpn)
+        self.unit(qpn).lock().upper.query_qp(qpn)
     }
 
     /// See [`Card::destroy_qp`]. What it owes to peers is sent before it returns.
@@ -356,11 +403,30 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn destroy_qp(&self, qpn: u16) -> Result<(), CardError> {
-        self.command(|e| {
+        let mut pairs = self.pairs();
+        let destroy = |e: &mut CardEngine| {
             e.upper.destroy_qp(&mut e.endpoint, qpn)?;
             turn(e);
             Ok(())
-        })
+        };
+        let home = self.unit(qpn);
+        home.command(destroy).inspect_err(|error| self.refused(*error))?;
+        let Some(init) = pairs.remove(qpn) else { return Ok(()) };
+        let home = home.unit.index().into();
+        for unit in self.others(home) {
+            unit.lock().upper.discount_qp(&init);
+        }
+        for cq in [init.send_cq, init.recv_cq] {
+            if !pairs.any(cq, home, self.units.len()) {
+                self.common.part(cq, home);
+            }
+        }
+        Ok(())
+    }
+
+    /// All processing units but one.
+    fn others(&self, home: usize) -> impl Iterator<Item = &Pu> {
+        self.units.iter().enumerate().filter(move |(index, _)| *index != home).map(|(_, unit)| &**unit)
     }
 
     /// Posts sends up to the first one that cannot be posted, see [`Card::post_send`].
@@ -369,10 +435,11 @@ impl Nic {
     /// As there.
     #[inline]
     pub fn post_send(&self, qpn: u16, wrs: &[SendWr<'_>]) -> (usize, Result<(), CardError>) {
-        let engine = &mut *self.shared.lock();
-        let now = self.shared.recent(engine);
+        let unit = self.unit(qpn);
+        let engine = &mut *unit.lock();
+        let now = unit.recent(engine);
         let outcome = engine.upper.post_send(&mut engine.endpoint, now, qpn, wrs);
-        self.shared.doorbell(engine, wrs.len());
+        unit.doorbell(engine, wrs.len());
         outcome
     }
 
@@ -382,10 +449,11 @@ impl Nic {
     /// As there.
     #[inline]
     pub fn post_send_all(&self, qpn: u16, wrs: &[SendWr<'_>]) -> Result<(), CardError> {
-        let engine = &mut *self.shared.lock();
-        let now = self.shared.recent(engine);
+        let unit = self.unit(qpn);
+        let engine = &mut *unit.lock();
+        let now = unit.recent(engine);
         let outcome = engine.upper.post_send_all(&mut engine.endpoint, now, qpn, wrs);
-        self.shared.doorbell(engine, wrs.len());
+        unit.doorbell(engine, wrs.len());
         outcome
     }
 
@@ -395,266 +463,102 @@ impl Nic {
     /// As there.
     #[inline]
     pub fn post_recv(&self, qpn: u16, wr_id: u64, sges: &[Sge]) -> Result<(), CardError> {
-        self.shared.lock().upper.post_recv(qpn, wr_id, sges)
+        self.unit(qpn).lock().upper.post_recv(qpn, wr_id, sges)
     }
 
     /// Takes completions from a queue, and returns how many: `out` is filled from its start. If there are none, drives the
     /// card for a turn and looks again.
     pub fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
-        let mut engine = self.shared.lock();
-        let ready = take(&mut engine, cq, out);
-        if ready > 0 {
-            self.shared.handed_out(&mut engine, &out[..ready]);
-            return ready;
-        }
-        let mut moved = self.shared.waiting() > 0 && self.shared.speak(&mut engine);
-        moved |= hear(&mut engine);
-        let ready = take(&mut engine, cq, out);
-        if ready > 0 {
-            self.shared.handed_out(&mut engine, &out[..ready]);
-        } else {
-            moved |= self.shared.speak(&mut engine);
-        }
-        self.shared.after(&mut engine);
-        drop(engine);
-        self.shared.shift.drove();
-        if self.shared.patience.is_over(moved || ready > 0) {
+        let (ready, bored) = match &*self.units {
+            [only] => only.poll(cq, out),
+            _ => self.poll_units(cq, out),
+        };
+        if ready == 0 && bored {
             std::thread::yield_now();
         }
         ready
     }
 
+    /// Polls those processing units that have something to do with the queue, beginning after the one that filled `out` last
+    /// time.
+    fn poll_units(&self, cq: CqId, out: &mut [Completion]) -> (usize, bool) {
+        let mask = self.common.units_of(cq);
+        if mask.is_power_of_two() {
+            return self.units[mask.trailing_zeros() as usize].poll(cq, out);
+        }
+        let (mut ready, mut bored) = (0, true);
+        let first = self.common.next_unit(cq);
+        for index in (first..first + self.units.len()).map(|k| k & (self.units.len() - 1)) {
+            if mask & 1 << index == 0 {
+                continue;
+            }
+            let (more, also_bored) = self.units[index].poll(cq, &mut out[ready..]);
+            ready += more;
+            bored &= also_bored;
+            if ready == out.len() {
+                self.common.set_next_unit(cq, index + 1);
+                break;
+            }
+        }
+        (ready, bored)
+    }
+
     /// The same without driving the card.
     pub(crate) fn take_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
-        take(&mut self.shared.lock(), cq, out)
+        let mut ready = 0;
+        for unit in self.units_of(cq) {
+            ready += take(&mut unit.lock(), cq, &mut out[ready..]);
+        }
+        ready
     }
 
     /// Runs something while the card touches no memory.
     pub(crate) fn with_lock<T>(&self, run: impl FnOnce() -> T) -> T {
-        let _engine = self.shared.lock();
+        // Nobody else takes more than one of them.
+        let _engines: Vec<_> = self.units.iter().map(|unit| unit.lock()).collect();
         run()
     }
 
-    /// Counters, as of now.
+    /// Counters, as of now, of all processing units together.
     pub fn counters(&self) -> NicCounters {
-        counters(&self.shared.lock())
+        let mut sum = NicCounters::default();
+        self.units.iter().for_each(|unit| sum.add(&counters(&unit.lock())));
+        sum
     }
 }
 
 impl Drop for Nic {
     /// Answers what still comes in for a moment, says good-bye to all peers and ends the thread.
     fn drop(&mut self) {
-        self.shared.shift.stop();
-        if let Some(thread) = self.thread.take() {
+        self.units.iter().for_each(|unit| unit.shift.stop());
+        for thread in self.threads.drain(..) {
             // It ended by a panic, which has been reported.
             let _ = thread.join();
         }
-        let mut engine = self.shared.lock();
+        // Together, since they may be each other's peers.
+        let mut engines: Vec<_> = self.units.iter().map(|unit| unit.lock()).collect();
         let began = Instant::now();
         let mut quiet = began;
         // Whoever never met anybody owes nobody an answer.
-        let has_met = engine.endpoint.peers().next().is_some();
+        let has_met = engines.iter().any(|e| e.endpoint.peers().next().is_some());
         while has_met && quiet.elapsed() < LINGER_QUIET && began.elapsed() < LINGER_MAX {
-            if turn(&mut engine) {
+            if turn_all(&mut engines) {
                 quiet = Instant::now();
             }
         }
-        let CardEngine { endpoint, driver, upper, .. } = &mut *engine;
-        endpoint.abort(driver.now(), upper);
+        for engine in &mut engines {
+            let CardEngine { endpoint, driver, upper, .. } = &mut **engine;
+            endpoint.abort(driver.now(), upper);
+        }
         let began = Instant::now();
-        while !engine.endpoint.is_closed() && began.elapsed() < LINGER_MAX {
-            turn(&mut engine);
+        while !engines.iter().all(|e| e.endpoint.is_closed()) && began.elapsed() < LINGER_MAX {
+            turn_all(&mut engines);
         }
-        self.shared.tell_counters(&counters(&engine));
-    }
-}
-
-fn spawn(shared: &Arc<Shared>, readiness: Vec<OwnedFd>) -> std::io::Result<JoinHandle<()>> {
-    let shared = shared.clone();
-    // Signals are the program's: the thread inherits a mask that blocks them all.
-    let before = nix::sys::signal::SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_SETMASK);
-    let thread = std::thread::Builder::new()
-        .name(format!("srd-{}", shared.name))
-        .spawn(move || thread::run(&shared, &readiness));
-    if let Ok(before) = before {
-        // It was in force before, so it can be set.
-        let _ = before.thread_set_mask();
-    }
-    thread
-}
-
-fn take(engine: &mut CardEngine, cq: CqId, out: &mut [Completion]) -> usize {
-    let mut n = 0;
-    for slot in out {
-        match engine.upper.poll(cq) {
-            Some(entry) => *slot = entry,
-            None => break,
-        }
-        n += 1;
-    }
-    n
-}
-
-/// One turn of the run loop.
-fn turn(engine: &mut CardEngine) -> bool {
-    let heard = hear(engine);
-    speak(engine) || heard
-}
-
-/// Receives. A driver that fails for good looks like a network that lost everything.
-fn hear(engine: &mut CardEngine) -> bool {
-    let mut worked = false;
-    let moved = engine.receive_with(|endpoint, card, _, now| worked = card.work(endpoint, now));
-    fine(moved) || worked
-}
-
-/// Sends.
-fn speak(engine: &mut CardEngine) -> bool {
-    fine(engine.transmit())
-}
-
-fn fine(moved: std::io::Result<bool>) -> bool {
-    moved.unwrap_or_else(|error| {
-        tracing::error!("driver failed: {error}");
-        false
-    })
-}
-
-fn counters(engine: &CardEngine) -> NicCounters {
-    NicCounters { port: engine.upper.port, device: engine.upper.device, transport: *engine.endpoint.stats() }
-}
-
-impl Shared {
-    #[inline]
-    fn lock(&self) -> MutexGuard<'_, CardEngine> {
-        // A panic inside is a defect; the state is still the best there is.
-        self.engine.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// The time, a millisecond or two old at most: while anyone drives the card, that of the last turn.
-    #[inline]
-    fn recent(&self, engine: &mut CardEngine) -> Time {
-        if self.shift.is_asleep() {
-            engine.now = engine.driver.now();
-        }
-        engine.now
-    }
-
-    /// See [`Shared::waiting`]. Under the lock of the card, as all that concerns it.
-    #[inline]
-    fn waiting(&self) -> u32 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    fn speak(&self, engine: &mut CardEngine) -> bool {
-        self.waiting.store(0, Ordering::Relaxed);
-        speak(engine)
-    }
-
-    /// There is something more to be sent: it leaves in the next turn, or now if much waits.
-    #[inline]
-    fn speak_soon(&self, engine: &mut CardEngine, more: usize) {
-        let waiting = self.waiting() + more as u32;
-        self.waiting.store(waiting, Ordering::Relaxed);
-        if waiting >= COMPANY {
-            engine.now = engine.driver.now();
-            self.speak(engine);
-        }
-    }
-
-    /// The program has these completions. To what it received it may answer: then the acknowledgement travels with the answer.
-    #[inline]
-    fn handed_out(&self, engine: &mut CardEngine, completions: &[Completion]) {
-        if completions[0].opcode.is_recv() {
-            self.speak_soon(engine, completions.len());
-        }
-    }
-
-    /// `new` messages were posted. Alone, they leave at once; where others are under way they leave together with what is
-    /// posted next.
-    #[inline]
-    fn doorbell(&self, engine: &mut CardEngine, new: usize) {
-        if engine.upper.in_flight() <= new {
-            engine.now = engine.driver.now();
-            self.speak(engine);
-        } else {
-            self.speak_soon(engine, new);
-        }
-        self.shift.kick();
-    }
-
-    /// Tells what happened in a turn or a command.
-    fn after(&self, engine: &mut CardEngine) {
-        while let Some(event) = engine.upper.poll_event() {
-            self.sink.event(event);
-        }
-        while let Some(trouble) = engine.upper.poll_trouble() {
-            self.log(&trouble, engine);
-        }
-        if !self.unpublished.load(Ordering::Relaxed) {
-            self.unpublished.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// One line for each error completion: what, why, who, and on which paths.
-    #[cold]
-    fn log(&self, trouble: &Trouble, engine: &CardEngine) {
-        let info = trouble.status.info();
-        let addr = trouble.gid.addr().map_or_else(|| "unknown".to_owned(), |a| a.to_string());
-        let paths = trouble.peer.map_or_else(String::new, |peer| {
-            let stats = engine.endpoint.peer_stats(peer);
-            let usable = stats.paths.iter().filter(|p| p.state == srd_core::PathState::Good).count();
-            format!(", {usable} of {} paths good, SRTT {}", stats.paths.len(), stats.srtt)
-        });
-        tracing::warn!(
-            device = %self.name,
-            "{:?} wr_id {} on QP {} to QP {} at {addr} ended with {}: {}{paths}; see: srd explain {}",
-            trouble.opcode,
-            trouble.wr_id,
-            trouble.qpn,
-            trouble.remote_qpn,
-            trouble.status,
-            info.meaning,
-            trouble.status.code(),
-        );
-    }
-
-    /// The thread drives a turn. Returns how long it may sleep: zero if more is to do, `None` inside for ever; the outer
-    /// `None` if the card cannot be driven any more.
-    pub(crate) fn drive(&self) -> Option<Option<Duration>> {
-        let mut engine = self.lock();
-        let moved = turn(&mut engine);
-        self.after(&mut engine);
-        if moved {
-            return Some(Some(Duration::ZERO));
-        }
-        let transport = engine.endpoint.poll_timeout().unwrap_or(Time::NEVER);
-        let deadline = transport.min(engine.upper.deadline());
-        let now = engine.driver.now();
-        if deadline <= now {
-            return Some(Some(Duration::ZERO));
-        }
-        self.shift.falls_asleep();
-        Some((deadline != Time::NEVER).then(|| Duration::from(deadline.since(now))))
-    }
-
-    pub(crate) fn is_unpublished(&self) -> bool {
-        self.unpublished.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn publish(&self) {
-        if self.unpublished.swap(false, Ordering::Relaxed) {
-            let counters = counters(&self.lock());
-            self.tell_counters(&counters);
-        }
-    }
-
-    fn tell_counters(&self, counters: &NicCounters) {
-        self.sink.counters(counters);
-        if let Some(publisher) = &self.publisher {
-            let mut publisher = publisher.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            // The next attempt may succeed, and nothing depends on it.
-            let _ = publisher.publish(&counters.into());
+        for (unit, engine) in self.units.iter().zip(&engines) {
+            self.common.tell_counters(unit.unit.index().into(), &counters(engine));
         }
     }
 }
+
+/// Of commands that end something: all processing units refuse them alike, so there is nothing to undo.
+const NOT_UNDONE: fn(&mut CardEngine, ()) -> Result<(), CardError> = |_, ()| Ok(());

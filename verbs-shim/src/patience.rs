@@ -14,39 +14,43 @@ const NOBODY: usize = 0;
 /// More than one thread has.
 const SEVERAL: usize = 1;
 
-/// How patient the poller of a card is.
+/// How patient the poller of a processing unit is.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     /// Turns in a row in which nothing moved.
     idle: AtomicU32,
-    /// The thread that polls, as an address of its own, or one of the two above.
-    poller: AtomicUsize,
 }
+
+/// The thread that polls a card, as an address of its own, or one of the two above.
+#[derive(Debug, Default)]
+pub(crate) struct Poller(AtomicUsize);
 
 impl Patience {
     /// The calling thread drove a turn, in which something moved or not. Says whether it should yield.
     #[inline]
-    pub(crate) fn is_over(&self, moved: bool) -> bool {
-        let alone = self.is_alone();
+    pub(crate) fn is_over(&self, poller: &Poller, moved: bool) -> bool {
+        let alone = poller.is_alone();
         if moved {
             self.idle.store(0, Ordering::Relaxed);
             return false;
         }
         alone && self.idle.fetch_add(1, Ordering::Relaxed) >= TURNS
     }
+}
 
+impl Poller {
     /// Whether no other thread has been here before.
     #[inline]
     fn is_alone(&self) -> bool {
         thread_local!(static HERE: u8 = const { 0 });
         // An address of a living thread is no other one's, and not 0 or 1. One that ended may lend its address: it is gone.
         let me = HERE.with(|here| from_ref(here).addr());
-        match self.poller.load(Ordering::Relaxed) {
+        match self.0.load(Ordering::Relaxed) {
             known if known == me => true,
             SEVERAL => false,
-            NOBODY => self.poller.compare_exchange(NOBODY, me, Ordering::Relaxed, Ordering::Relaxed).is_ok(),
+            NOBODY => self.0.compare_exchange(NOBODY, me, Ordering::Relaxed, Ordering::Relaxed).is_ok(),
             _ => {
-                self.poller.store(SEVERAL, Ordering::Relaxed);
+                self.0.store(SEVERAL, Ordering::Relaxed);
                 false
             }
         }
@@ -59,21 +63,24 @@ mod tests {
 
     #[test]
     fn a_lone_poller_yields_after_many_turns_in_vain() {
-        let patience = Patience::default();
-        assert!((0..TURNS).all(|_| !patience.is_over(false)));
-        assert!(patience.is_over(false) && patience.is_over(false));
-        assert!(!patience.is_over(true) && !patience.is_over(false), "something moved: patient again");
+        let (patience, poller) = (Patience::default(), Poller::default());
+        assert!((0..TURNS).all(|_| !patience.is_over(&poller, false)));
+        assert!(patience.is_over(&poller, false) && patience.is_over(&poller, false));
+        assert!(
+            !patience.is_over(&poller, true) && !patience.is_over(&poller, false),
+            "something moved: patient again"
+        );
     }
 
     /// NIXL's two threads poll under a spinning lock of UCX: yielding there starved the other one for seconds.
     #[test]
     fn nobody_yields_where_several_threads_poll() {
-        let patience = Patience::default();
-        assert!(!patience.is_over(false));
+        let (patience, poller) = (Patience::default(), Poller::default());
+        assert!(!patience.is_over(&poller, false));
         std::thread::scope(|scope| {
             // The first thread lives on, so the addresses differ.
-            scope.spawn(|| assert!((0..2 * TURNS).all(|_| !patience.is_over(false))));
+            scope.spawn(|| assert!((0..2 * TURNS).all(|_| !patience.is_over(&poller, false))));
         });
-        assert!((0..2 * TURNS).all(|_| !patience.is_over(false)));
+        assert!((0..2 * TURNS).all(|_| !patience.is_over(&poller, false)));
     }
 }

@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
-use crate::nic::Shared;
+use crate::unit::Pu;
 
 /// How often the thread looks whether the program drives the card: long enough not to be felt by a program that shares a
 /// core with it.
@@ -99,8 +99,8 @@ impl Shift {
 }
 
 /// Runs until it is told to stop.
-pub(crate) fn run(shared: &Shared, readiness: &[OwnedFd]) {
-    let shift = &shared.shift;
+pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
+    let shift = &pu.shift;
     let mut seen = shift.turns.load(Ordering::Relaxed);
     let mut published = std::time::Instant::now();
     while !shift.stop.load(Ordering::SeqCst) {
@@ -108,7 +108,7 @@ pub(crate) fn run(shared: &Shared, readiness: &[OwnedFd]) {
         let left = shift.leaving.swap(false, Ordering::SeqCst);
         if published.elapsed() >= PUBLISH {
             published = std::time::Instant::now();
-            shared.publish();
+            pu.publish();
         }
         if turns != seen && !left {
             // The program drives.
@@ -121,11 +121,11 @@ pub(crate) fn run(shared: &Shared, readiness: &[OwnedFd]) {
         }
         seen = turns;
         shift.state.store(AWAKE, Ordering::SeqCst);
-        let Some(mut timeout) = shared.drive() else { return };
+        let Some(mut timeout) = pu.drive() else { return };
         if timeout == Some(Duration::ZERO) || shift.stop.load(Ordering::SeqCst) {
             continue;
         }
-        if shared.is_unpublished() {
+        if pu.is_unpublished() {
             let due = PUBLISH.saturating_sub(published.elapsed());
             timeout = Some(timeout.map_or(due, |t| t.min(due)));
         }

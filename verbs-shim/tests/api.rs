@@ -1,11 +1,51 @@
 //! The safe interface, over loopback.
 
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
+use verbs_shim::NicConfig;
 use verbs_shim::api::*;
 use verbs_shim::card::{CardError, Opcode, Status};
+
+/// Each test with cards of these numbers of processing units.
+macro_rules! with_units {
+    ($($name:ident $units:expr, $tests:tt)*) => { $(with_units!(@ $name $units, $tests);)* };
+    (@ $name:ident $units:expr, { $($test:ident)* }) => {
+        mod $name {
+            $(#[test] fn $test() { super::$test($units) })*
+        }
+    };
+}
+
+macro_rules! tests {
+    ($tests:tt) => {
+        with_units! {
+            one_unit [1, 1], $tests
+            two_units [2, 2], $tests
+            four_units [4, 4], $tests
+            two_and_one [2, 1], $tests
+            one_and_four [1, 4], $tests
+        }
+    };
+}
+
+tests! {{
+    buffers_go_and_come_back
+    windows_are_read_and_written_by_peers
+    refused_requests_return_their_buffers
+    a_receiver_that_is_not_ready_and_one_that_is_too_short
+    completion_queues_have_room_for_all_that_can_complete
+    everything_may_go_in_any_order
+    datagrams_show_their_payload_only
+    unsolicited_writes_take_no_receive
+    a_file_descriptor_tells_of_completions
+    tasks_await_completions_of_one_queue
+    a_receive_that_is_posted_just_after_the_send_is_not_too_late
+    queue_pairs_are_made_and_dropped_by_many_threads_at_once
+    addresses_are_told_as_text
+}}
 
 /// A device with everything to talk.
 struct Side {
@@ -15,15 +55,21 @@ struct Side {
     device: Device,
 }
 
-fn side() -> Side {
-    let device = Device::loopback().expect("a card on loopback");
+/// A card of so many processing units.
+fn device(units: u16) -> Device {
+    let addr = (Ipv4Addr::LOCALHOST, 0).into();
+    Device::open(NicConfig { units, ..NicConfig::at(addr) }).expect("a card on loopback")
+}
+
+fn side(units: u16) -> Side {
+    let device = device(units);
     let (pd, cq) = (device.pd().unwrap(), device.cq(64).unwrap());
     let qp = pd.srd(&cq).build().unwrap();
     Side { qp, cq, pd, device }
 }
 
-fn pair() -> (Side, Side, Target, Target) {
-    let (a, b) = (side(), side());
+fn pair(units: [u16; 2]) -> (Side, Side, Target, Target) {
+    let [a, b] = units.map(side);
     let (to_b, to_a) = (a.pd.target(b.qp.address()).unwrap(), b.pd.target(a.qp.address()).unwrap());
     (a, b, to_b, to_a)
 }
@@ -38,9 +84,8 @@ fn filled(pd: &Pd, len: usize, with: u8) -> Buf {
     buf
 }
 
-#[test]
-fn buffers_go_and_come_back() {
-    let (a, b, to_b, _to_a) = pair();
+fn buffers_go_and_come_back(units: [u16; 2]) {
+    let (a, b, to_b, _to_a) = pair(units);
     let posted = b.qp.recv(b.pd.buf(1000).unwrap()).unwrap();
     let sent = a.qp.send_imm(&to_b, filled(&a.pd, 700, 3), 9).unwrap();
     let done = next(&a.cq).ok().unwrap();
@@ -60,9 +105,8 @@ fn buffers_go_and_come_back() {
     assert_eq!(next(&b.cq).ok().unwrap().buf.as_deref(), Some(&b"inline"[..]));
 }
 
-#[test]
-fn windows_are_read_and_written_by_peers() {
-    let (a, b, to_b, _to_a) = pair();
+fn windows_are_read_and_written_by_peers(units: [u16; 2]) {
+    let (a, b, to_b, _to_a) = pair(units);
     let window = b.pd.window(100_000, true, true).unwrap();
     window.write(10, &[5; 90_000]);
     a.qp.read(&to_b, a.pd.buf(99_000).unwrap(), window.remote()).unwrap();
@@ -89,9 +133,8 @@ fn windows_are_read_and_written_by_peers() {
     assert_eq!(next(&a.cq).status, Status::BadAddress);
 }
 
-#[test]
-fn refused_requests_return_their_buffers() {
-    let (a, b, to_b, _to_a) = pair();
+fn refused_requests_return_their_buffers(units: [u16; 2]) {
+    let (a, b, to_b, _to_a) = pair(units);
     let long = filled(&a.pd, a.device.max_message() + 1, 0);
     a.qp.send(&to_b, long).unwrap();
     assert_eq!(next(&a.cq).ok().unwrap_err().0.status, Status::LocalBadLength);
@@ -113,9 +156,8 @@ fn refused_requests_return_their_buffers() {
     assert!(a.qp.send_inline(&other, b"", None).is_err());
 }
 
-#[test]
-fn a_receiver_that_is_not_ready_and_one_that_is_too_short() {
-    let (a, b, to_b, _to_a) = pair();
+fn a_receiver_that_is_not_ready_and_one_that_is_too_short(units: [u16; 2]) {
+    let (a, b, to_b, _to_a) = pair(units);
     let impatient = a.pd.srd(&a.cq).depth(4, 4).rnr_retry(1).build().unwrap();
     let sent = impatient.send(&to_b, filled(&a.pd, 100, 1)).unwrap();
     let error = next(&a.cq).ok().unwrap_err();
@@ -131,9 +173,8 @@ fn a_receiver_that_is_not_ready_and_one_that_is_too_short() {
     assert_eq!(next(&b.cq).ok().unwrap().buf.unwrap().len(), 99, "the receive was still there");
 }
 
-#[test]
-fn completion_queues_have_room_for_all_that_can_complete() {
-    let device = Device::loopback().unwrap();
+fn completion_queues_have_room_for_all_that_can_complete(units: [u16; 2]) {
+    let device = device(units[0]);
     let (pd, cq) = (device.pd().unwrap(), device.cq(64).unwrap());
     let first = pd.srd(&cq).depth(16, 16).build().unwrap();
     let second = pd.srd(&cq).depth(16, 16).build().unwrap();
@@ -145,10 +186,9 @@ fn completion_queues_have_room_for_all_that_can_complete() {
     pd.srd(&more).depth(32, 64).recv_cq(&cq).build().unwrap();
 }
 
-#[test]
-fn everything_may_go_in_any_order() {
+fn everything_may_go_in_any_order(units: [u16; 2]) {
     for order in 0..6 {
-        let (a, b, to_b, to_a) = pair();
+        let (a, b, to_b, to_a) = pair(units);
         // Some is under way, and some completions are unread.
         for n in 0..8 {
             b.qp.recv(b.pd.buf(100).unwrap()).unwrap();
@@ -176,9 +216,8 @@ fn everything_may_go_in_any_order() {
     }
 }
 
-#[test]
-fn datagrams_show_their_payload_only() {
-    let (a, b) = (side(), side());
+fn datagrams_show_their_payload_only(units: [u16; 2]) {
+    let [a, b] = units.map(side);
     let (qa, qb) = (a.pd.ud(&a.cq).depth(4, 4).build().unwrap(), b.pd.ud(&b.cq).depth(4, 4).build().unwrap());
     let to_b = a.pd.target(qb.address()).unwrap();
     assert!(qb.recv(b.pd.buf(39).unwrap()).is_err());
@@ -194,9 +233,8 @@ fn datagrams_show_their_payload_only() {
     assert_eq!(next(&a.cq).ok().unwrap().buf.as_deref(), Some(&[8; 100][..]));
 }
 
-#[test]
-fn unsolicited_writes_take_no_receive() {
-    let (a, b) = (side(), side());
+fn unsolicited_writes_take_no_receive(units: [u16; 2]) {
+    let [a, b] = units.map(side);
     let qa = a.pd.srd(&a.cq).depth(8, 1).unsolicited_writes().build().unwrap();
     let qb = b.pd.srd(&b.cq).depth(8, 1).unsolicited_writes().build().unwrap();
     let (to_b, _to_a) = (a.pd.target(qb.address()).unwrap(), b.pd.target(qa.address()).unwrap());
@@ -219,9 +257,8 @@ fn unsolicited_writes_take_no_receive() {
     assert_eq!(std::iter::from_fn(|| b.cq.poll()).count(), 64);
 }
 
-#[test]
-fn a_file_descriptor_tells_of_completions() {
-    let (a, b, to_b, _to_a) = pair();
+fn a_file_descriptor_tells_of_completions(units: [u16; 2]) {
+    let (a, b, to_b, _to_a) = pair(units);
     b.qp.recv(b.pd.buf(100).unwrap()).unwrap();
     assert!(!b.cq.arm());
     a.qp.send_inline(&to_b, b"x", None).unwrap();
@@ -234,9 +271,8 @@ fn a_file_descriptor_tells_of_completions() {
     assert!(start.elapsed() >= Duration::from_millis(30));
 }
 
-#[test]
-fn tasks_await_completions_of_one_queue() {
-    let (a, b, to_b, _to_a) = pair();
+fn tasks_await_completions_of_one_queue(units: [u16; 2]) {
+    let (a, b, to_b, _to_a) = pair(units);
     let waiting: Vec<_> = (0..4)
         .map(|_| {
             b.qp.recv(b.pd.buf(100).unwrap()).unwrap();
@@ -252,9 +288,8 @@ fn tasks_await_completions_of_one_queue() {
     assert_eq!(got, [[0], [1], [2], [3]]);
 }
 
-#[test]
-fn a_receive_that_is_posted_just_after_the_send_is_not_too_late() {
-    let (a, b, to_b, to_a) = pair();
+fn a_receive_that_is_posted_just_after_the_send_is_not_too_late(units: [u16; 2]) {
+    let (a, b, to_b, to_a) = pair(units);
     let (mut buf_a, mut buf_b) = (a.pd.buf(8).unwrap(), b.pd.buf(8).unwrap());
     let take = |cq: &CompletionQueue| {
         // Two completions, in any order; one has the buffer.
@@ -270,9 +305,8 @@ fn a_receive_that_is_posted_just_after_the_send_is_not_too_late() {
     }
 }
 
-#[test]
-fn queue_pairs_are_made_and_dropped_by_many_threads_at_once() {
-    let (a, b) = (Device::loopback().unwrap(), Device::loopback().unwrap());
+fn queue_pairs_are_made_and_dropped_by_many_threads_at_once(units: [u16; 2]) {
+    let [a, b] = units.map(device);
     let (pd_a, pd_b) = (a.pd().unwrap(), b.pd().unwrap());
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -297,9 +331,8 @@ fn queue_pairs_are_made_and_dropped_by_many_threads_at_once() {
     assert_eq!(counters.cmds_err, 0);
 }
 
-#[test]
-fn addresses_are_told_as_text() {
-    let a = side();
+fn addresses_are_told_as_text(units: [u16; 2]) {
+    let a = side(units[0]);
     let text = a.qp.address().to_string();
     assert_eq!(text.parse::<QpAddress>().unwrap(), a.qp.address());
     for bad in ["", "::1/1", "::1/1/5", "::1/70000/0x1", "::1/1/0x1/2"] {

@@ -129,6 +129,50 @@ fn talk(bed: &Pair, family: Family, drivers: [DriverChoice; 2]) {
 }
 
 #[test]
+fn each_processing_unit_has_a_queue_of_its_own() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().build().expect("a test bed");
+    for host in [bed.host(0), bed.host(1)] {
+        let out = host.command("ethtool").args(["-L", "eth0", "rx", "2", "tx", "2"]).output().expect("ethtool runs");
+        assert!(out.status.success(), "{out:?}");
+    }
+    let config = |k: usize| NicConfig { units: 2, ..config(bed.host(k), Family::V4, DriverChoice::Xdp) };
+    let ([asks, serves], (tell, at)) = ([config(0), config(1)], mpsc::channel());
+    let (done, is_done) = mpsc::channel::<()>();
+    let server = bed.host(1).spawn(move || {
+        let here = side(serves);
+        let second = here.pd.srd(&here.cq).build().unwrap();
+        for qp in [&here.qp, &second] {
+            for _ in 0..8 {
+                qp.recv(here.pd.buf(8928).unwrap()).unwrap();
+            }
+        }
+        tell.send([here.qp.address(), second.address()]).unwrap();
+        let received = (0..16).filter(|_| next(&here.cq).buf.is_some_and(|b| b.len() == 5000)).count();
+        assert_eq!(received, 16);
+        assert_eq!(is_done.recv(), Err(mpsc::RecvError));
+    });
+    let client = bed.host(0).spawn(move || {
+        let here = side(asks);
+        // Both queues are taken, so nobody else gets one.
+        let third = NicConfig { driver: DriverChoice::Xdp, ..NicConfig::at(here.device.gid().addr().unwrap()) };
+        assert!(matches!(Device::open(third), Err(OpenError::Xdp(_))));
+        let second = here.pd.srd(&here.cq).build().unwrap();
+        let to = at.recv().unwrap().map(|address| here.pd.target(address).unwrap());
+        for k in 0..16 {
+            let from = [&here.qp, &second][k % 2];
+            from.send(&to[k / 2 % 2], filled(&here.pd, 5000, 1)).unwrap();
+        }
+        (0..16).for_each(|_| drop(next(&here.cq)));
+        drop(done);
+    });
+    client.expect("a thread").join().expect("the client succeeds");
+    server.expect("a thread").join().expect("the server succeeds");
+}
+
+#[test]
 fn a_peer_that_is_not_there_is_told_of_in_time() {
     if !testbed::runs_here() {
         return;
@@ -155,10 +199,14 @@ fn a_second_card_at_a_taken_queue_says_so_and_auto_takes_udp() {
     let make = |driver| config(bed.host(0), Family::V4, driver);
     let [first, second, third] = [DriverChoice::Xdp, DriverChoice::Xdp, DriverChoice::Auto].map(make);
     let opens = bed.host(0).spawn(move || {
-        let _first = side(first);
-        let refused = Device::open(second).expect_err("there is one queue only");
+        let first = side(first);
+        let refused = Device::open(second.clone()).expect_err("there is one queue only");
         assert!(matches!(refused, OpenError::Xdp(_)) && refused.to_string().contains("--xdp-queues"), "{refused}");
         side(third);
+        drop(first);
+        // The second processing unit finds none, either.
+        let refused = Device::open(NicConfig { units: 2, ..second }).expect_err("there is one queue only");
+        assert!(refused.to_string().contains("--xdp-queues"), "{refused}");
     });
     opens.expect("a thread").join().expect("no panic");
 }

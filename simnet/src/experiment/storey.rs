@@ -146,8 +146,8 @@ impl Upper for Storey {
         both!(ref self, s => s.revoked(place))
     }
 
-    fn connected(&mut self, peer: PeerId, addr: SocketAddr) {
-        both!(self, s => s.connected(peer, addr));
+    fn connected(&mut self, peer: PeerId, addr: SocketAddr, tag: u8) {
+        both!(self, s => s.connected(peer, addr, tag));
     }
 
     fn closed(&mut self, peer: PeerId) {

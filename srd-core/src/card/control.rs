@@ -5,14 +5,16 @@ use super::profile::MAX_SGE;
 use super::qp::{QueuePair, Recv};
 use super::requester::{End, Which};
 use super::{
-    Access, Ah, Card, CardError, CqId, Gid, HostMemory, MrKeys, NO_CQ, NO_PD, NO_QP, Pd, PdId, QPN_SLOT_BITS,
-    QPN_SLOT_MASK, QpAttr, QpInit, QpModify, QpState, QpType, Sge, Status, UNKNOWN_AH, below, profile::caps,
+    Access, Ah, Card, CardError, CqId, Gid, Handle, HostMemory, MrKeys, NO_CQ, NO_PD, NO_QP, Pd, PdId, QPN_SLOT_BITS,
+    QpAttr, QpInit, QpModify, QpState, QpType, Sge, Status, UNKNOWN_AH, below, profile::caps,
 };
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, PeerId};
 use crate::time::Time;
 
 /// Slots of queue pairs that are made before any is used again, so that a number comes back late.
 const QPN_SPREAD: usize = 256;
+/// Slots that there can be, over all processing units.
+const MAX_SLOTS: usize = 1 << QPN_SLOT_BITS;
 /// Uses of a slot until a number comes back. The upper bits are never 0: the numbers 0 and 1 mean something else elsewhere.
 const QPN_GENERATIONS: u8 = (1 << (16 - QPN_SLOT_BITS)) - 1;
 
@@ -144,39 +146,75 @@ impl<M: HostMemory> Card<M> {
                     .find_map(|(n, ah)| Some((n, ah.as_mut().filter(|a| a.gid == gid)?)))
                 {
                     ah.refs += 1;
-                    let peer = ah.peer;
-                    if let Some(entry) = card.entry_mut(peer) {
-                        entry.closed_until = Time::ZERO;
+                    let peers: Vec<_> = ah.peers().collect();
+                    for peer in peers {
+                        if let Some(entry) = card.entry_mut(peer) {
+                            entry.closed_until = Time::ZERO;
+                        }
                     }
                     return Ok(number as u16);
                 }
                 if card.ahs >= card.options.profile.max_ah.min(UNKNOWN_AH.into()) {
                     return Err(CardError::NoMemory("the device has no more address handles"));
                 }
-                let addr = gid.addr().ok_or(CardError::Invalid("this is not the GID of a card"))?;
-                let peer = match gid == card.gid {
-                    true => None,
-                    false => Some(
-                        endpoint.peer(addr, max_datagram).ok_or(CardError::NoMemory("the table of peers is full"))?,
-                    ),
-                };
+                let first = card.find_unit(endpoint, gid, 0, max_datagram)?;
+                let mut others = Vec::new();
+                for index in 1..gid.units() {
+                    match card.find_unit(endpoint, gid, index, max_datagram) {
+                        Ok(peer) => others.push(peer),
+                        Err(error) => {
+                            others.push(first);
+                            others.into_iter().for_each(|peer| card.release_if_unused(endpoint, peer));
+                            return Err(error);
+                        }
+                    }
+                }
                 card.ahs += 1;
-                let number = domain.ahs.iter().position(Option::is_none).unwrap_or_else(|| {
-                    domain.ahs.push(None);
-                    domain.ahs.len() - 1
+                let ahs = &mut card.pds[pd.0 as usize].ahs;
+                let number = ahs.iter().position(Option::is_none).unwrap_or_else(|| {
+                    ahs.push(None);
+                    ahs.len() - 1
                 });
-                domain.ahs[number] = Some(Ah { gid, peer, refs: 1 });
-                let entry = match peer {
-                    Some(peer) => card.meet(peer, gid),
-                    None => &mut card.own,
-                };
-                entry.handles.push((pd, number as u16));
-                // Whoever makes a handle has reason to believe that there is somebody (again).
-                entry.closed_until = Time::ZERO;
+                let handle = Handle { pd, number: number as u16, gid };
+                let ah = Ah { gid, first, others: others.into(), refs: 1 };
+                for peer in ah.peers() {
+                    let entry = match peer {
+                        Some(peer) => card.meet(peer, gid),
+                        None => &mut card.own,
+                    };
+                    entry.handles.push(handle);
+                    // Whoever makes a handle has reason to believe that there is somebody (again).
+                    entry.closed_until = Time::ZERO;
+                }
+                card.pds[pd.0 as usize].ahs[number] = Some(ah);
                 Ok(number as u16)
             },
             |card| card.device.create_ah_err += 1,
         )
+    }
+
+    /// A processing unit of the card with this GID; `None` is ourselves.
+    fn find_unit(
+        &self,
+        endpoint: &mut Endpoint,
+        gid: Gid,
+        index: u16,
+        max_datagram: u16,
+    ) -> Result<Option<PeerId>, CardError> {
+        if gid == self.gid && index == self.unit.index() {
+            return Ok(None);
+        }
+        let addr = gid.unit_addr(index).ok_or(CardError::Invalid("this is not the GID of a card"))?;
+        endpoint.peer(addr, max_datagram).map(Some).ok_or(CardError::NoMemory("the table of peers is full"))
+    }
+
+    /// Gives up a peer that no address handle leads to.
+    fn release_if_unused(&mut self, endpoint: &mut Endpoint, peer: Option<PeerId>) {
+        if let Some(peer) = peer
+            && self.entry(Some(peer)).is_none_or(|entry| entry.handles.is_empty())
+        {
+            endpoint.release(peer);
+        }
     }
 
     /// Destroys an address handle. Requests under way that use it end as flushed.
@@ -193,17 +231,14 @@ impl<M: HostMemory> Card<M> {
                 if handle.refs > 0 {
                     return Ok(());
                 }
-                let peer = handle.peer;
                 card.end_all(endpoint, Which::Ah(pd, ah), End::With(Status::Flushed));
-                card.pds[pd.0 as usize].ahs[ah as usize] = None;
+                let handle = card.pds[pd.0 as usize].ahs[ah as usize].take();
                 card.ahs -= 1;
-                if let Some(entry) = card.entry_mut(peer) {
-                    entry.handles.retain(|&h| h != (pd, ah));
-                    if entry.handles.is_empty()
-                        && let Some(peer) = peer
-                    {
-                        endpoint.release(peer);
+                for peer in handle.iter().flat_map(Ah::peers) {
+                    if let Some(entry) = card.entry_mut(peer) {
+                        entry.handles.retain(|h| (h.pd, h.number) != (pd, ah));
                     }
+                    card.release_if_unused(endpoint, peer);
                 }
                 Ok(())
             },
@@ -269,15 +304,17 @@ impl<M: HostMemory> Card<M> {
             |card| {
                 card.check_qp(&init)?;
                 let max = card.options.profile.max_qp as usize;
-                if card.live_qps as usize >= max {
+                if card.live_qps as usize >= max
+                    || card.qps.len() - card.free_qps.len() >= MAX_SLOTS >> card.unit.bits()
+                {
                     return Err(CardError::NoMemory("the device has no more queue pairs"));
                 }
                 init.cap.send_wr = init.cap.send_wr.next_power_of_two();
                 let sges = u32::from(init.cap.recv_sge.max(1));
                 init.cap.recv_wr = (init.cap.recv_wr * sges).next_power_of_two() / sges;
-                let slots = card.qps.len();
+                let (slots, bits) = (card.qps.len(), card.unit.bits());
                 let slot = match card.free_qps.front() {
-                    Some(&slot) if slots >= QPN_SPREAD.min(max) => {
+                    Some(&slot) if slots >= QPN_SPREAD.min(max) >> bits => {
                         card.free_qps.pop_front();
                         slot
                     }
@@ -290,16 +327,30 @@ impl<M: HostMemory> Card<M> {
                 // [CARD-12]
                 let generation = &mut card.qp_numbers[slot as usize];
                 *generation = *generation % QPN_GENERATIONS + 1;
-                let qpn = slot | u16::from(*generation) << QPN_SLOT_BITS;
+                let qpn = slot << bits | card.unit.index() | u16::from(*generation) << QPN_SLOT_BITS;
                 card.qps[slot as usize] = Some(Box::new(QueuePair::new(qpn, init)));
-                card.live_qps += 1;
-                card.pds[init.pd.0 as usize].users += 1;
-                card.cqs[init.send_cq.0 as usize].users += 1;
-                card.cqs[init.recv_cq.0 as usize].users += 1;
+                card.count_qp(&init);
                 Ok(qpn)
             },
             |card| card.device.create_qp_err += 1,
         )
+    }
+
+    /// A queue pair was made, by this or by another processing unit of the card: it counts towards the limit, and what it is
+    /// made of is in use.
+    pub fn count_qp(&mut self, init: &QpInit) {
+        self.live_qps += 1;
+        self.pds[init.pd.0 as usize].users += 1;
+        self.cqs[init.send_cq.0 as usize].users += 1;
+        self.cqs[init.recv_cq.0 as usize].users += 1;
+    }
+
+    /// The opposite of [`count_qp`](Self::count_qp).
+    pub fn discount_qp(&mut self, init: &QpInit) {
+        self.live_qps -= 1;
+        self.pds[init.pd.0 as usize].users -= 1;
+        self.cqs[init.send_cq.0 as usize].users -= 1;
+        self.cqs[init.recv_cq.0 as usize].users -= 1;
     }
 
     fn check_qp(&self, init: &QpInit) -> Result<(), CardError> {
@@ -372,13 +423,10 @@ impl<M: HostMemory> Card<M> {
             |card| {
                 let init = card.qp(qpn).ok_or(NO_QP)?.init;
                 card.empty(endpoint, qpn);
-                let slot = qpn & QPN_SLOT_MASK;
-                card.qps[slot as usize] = None;
-                card.free_qps.push_back(slot);
-                card.live_qps -= 1;
-                card.pds[init.pd.0 as usize].users -= 1;
-                card.cqs[init.send_cq.0 as usize].users -= 1;
-                card.cqs[init.recv_cq.0 as usize].users -= 1;
+                let slot = card.qp_slot(qpn);
+                card.qps[slot] = None;
+                card.free_qps.push_back(slot as u16);
+                card.discount_qp(&init);
                 Ok(())
             },
             |_| (),

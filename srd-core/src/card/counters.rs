@@ -13,6 +13,11 @@ macro_rules! counters {
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
+
+            /// Adds those of another processing unit.
+            pub fn add(&mut self, other: &$name) {
+                $(self.$field += other.$field;)*
+            }
         }
     };
 }
@@ -70,5 +75,14 @@ counters! {
         reg_mr_err,
         /// Address handles that could not be made.
         create_ah_err,
+    }
+}
+
+impl DeviceCounters {
+    /// A command that was counted as done came to nothing: an address handle for which another processing unit has no room,
+    /// since nothing else is refused by one unit only.
+    pub fn fail_last(&mut self) {
+        self.cmds_err += 1;
+        self.create_ah_err += 1;
     }
 }

@@ -36,7 +36,7 @@ use slab::Slab;
 
 pub use counters::{DeviceCounters, PortCounters};
 pub use cq::{Completion, Opcode, UNKNOWN_AH};
-pub use gid::{Gid, GidError};
+pub use gid::{Gid, GidError, MAX_UNITS, Unit};
 pub use memory::{Access, HostMemory, MrKeys, Sge};
 pub use profile::Profile;
 pub use qp::{QpAttr, QpCap, QpInit, QpModify, QpState, QpType, RNR_INFINITE, SendOps};
@@ -172,28 +172,59 @@ struct Pd {
 #[derive(Debug)]
 struct Ah {
     gid: Gid,
-    /// `None` for ourselves.
-    peer: Option<PeerId>,
+    /// The first processing unit of the peer, and the others. `None` for ourselves.
+    first: Option<PeerId>,
+    others: Box<[Option<PeerId>]>,
     /// How often it was made: handles of one address in one domain have one number.
     refs: u32,
+}
+
+impl Ah {
+    /// The processing unit that has a queue pair.
+    #[inline]
+    fn peer(&self, qpn: u16) -> Option<PeerId> {
+        // Their number is a power of two.
+        match qpn as usize & self.others.len() {
+            0 => self.first,
+            unit => self.others[unit - 1],
+        }
+    }
+
+    fn peers(&self) -> impl Iterator<Item = Option<PeerId>> {
+        std::iter::once(self.first).chain(self.others.iter().copied())
+    }
 }
 
 /// What is known of a peer.
 #[derive(Debug, Default)]
 struct PeerEntry {
     id: Option<PeerId>,
+    /// The card that it belongs to: as it says itself, or as was assumed before it did.
     gid: Gid,
     /// The address handles for it.
-    handles: Vec<(PdId, u16)>,
+    handles: Vec<Handle>,
     /// Reads that are being answered.
     serving: u32,
     /// It said that it closes: until then nobody is there. In the past otherwise.
     closed_until: Time,
 }
 
+/// An address handle of a peer.
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    pd: PdId,
+    number: u16,
+    gid: Gid,
+}
+
 impl PeerEntry {
     fn handle(&self, pd: PdId) -> u16 {
-        self.handles.iter().find(|h| h.0 == pd).map_or(UNKNOWN_AH, |h| h.1)
+        self.handles.iter().find(|h| h.pd == pd && h.gid == self.gid).map_or(UNKNOWN_AH, |h| h.number)
+    }
+
+    /// Whether there is a handle for the card that it belongs to, and not only for another one that had its address.
+    fn is_known(&self) -> bool {
+        self.handles.iter().any(|h| h.gid == self.gid)
     }
 }
 
@@ -202,13 +233,15 @@ impl PeerEntry {
 pub struct Card<M: HostMemory> {
     options: CardOptions,
     gid: Gid,
+    unit: Unit,
     regions: Regions<M>,
     pds: Slab<Pd>,
     ahs: u32,
     cqs: Slab<CompletionQueue>,
-    /// By the low bits of the number.
+    /// By the low bits of the number, without those that tell the processing unit.
     qps: Vec<Option<Box<QueuePair>>>,
     free_qps: VecDeque<u16>,
+    /// Those of all processing units.
     live_qps: u32,
     /// The upper bits of the number that was last given, by slot; where they begin is a matter of chance, so that a
     /// process that starts again does not repeat the numbers of the last one.
@@ -246,14 +279,24 @@ pub struct Card<M: HostMemory> {
 
 /// Entries of the log, and events, that nobody has fetched; older ones are forgotten.
 const MAX_NOTES: usize = 4096;
-/// Low bits of a queue pair's number are its slot; the rest changes with each use of the slot.
+/// Low bits of a queue pair's number are its slot, and of these the lowest the processing unit; the rest changes with each
+/// use of the slot.
 const QPN_SLOT_BITS: u32 = 12;
 const QPN_SLOT_MASK: u16 = (1 << QPN_SLOT_BITS) - 1;
 
 impl<M: HostMemory> Card<M> {
     /// A card that peers know as `gid`. All its chance comes from `seed`. Limits of the profile that are beyond the card's
     /// own are lowered to these.
-    pub fn new(mut options: CardOptions, gid: Gid, memory: M, seed: u64) -> Card<M> {
+    pub fn new(options: CardOptions, gid: Gid, memory: M, seed: u64) -> Card<M> {
+        Card::with_unit(options, gid, Unit::default(), memory, seed)
+    }
+
+    /// One processing unit of a card that peers know as `gid`.
+    ///
+    /// The units of a card share nothing. Each is made with the same seed, and is given the same commands in the same order;
+    /// so each gives the same numbers and keys to the same objects. Only a queue pair belongs to one of them: the others are
+    /// told with [`count_qp`](Self::count_qp) and [`discount_qp`](Self::discount_qp).
+    pub fn with_unit(mut options: CardOptions, gid: Gid, unit: Unit, memory: M, seed: u64) -> Card<M> {
         options.profile = options.profile.possible();
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let keys = Xoshiro256PlusPlus::seed_from_u64(rng.next_u64());
@@ -262,6 +305,7 @@ impl<M: HostMemory> Card<M> {
             regions: Regions::new(memory, options.profile.max_mr, keys),
             local: Local::default(),
             gid,
+            unit,
             pds: Slab::new(),
             ahs: 0,
             cqs: Slab::new(),
@@ -296,6 +340,11 @@ impl<M: HostMemory> Card<M> {
     /// Its address.
     pub fn gid(&self) -> Gid {
         self.gid
+    }
+
+    /// Which of the card's processing units this is, for its peers: see [`Endpoint::set_tag`].
+    pub fn tag(&self) -> u8 {
+        self.unit.tag()
     }
 
     /// What it claims to be.
@@ -385,14 +434,21 @@ impl<M: HostMemory> Card<M> {
         Ok(())
     }
 
+    /// Where a queue pair is, if it is one of this processing unit.
+    #[inline]
+    fn qp_slot(&self, qpn: u16) -> usize {
+        ((qpn & QPN_SLOT_MASK) >> self.unit.bits()) as usize
+    }
+
     #[inline]
     fn qp(&self, qpn: u16) -> Option<&QueuePair> {
-        self.qps.get((qpn & QPN_SLOT_MASK) as usize)?.as_deref().filter(|qp| qp.qpn == qpn)
+        self.qps.get(self.qp_slot(qpn))?.as_deref().filter(|qp| qp.qpn == qpn)
     }
 
     #[inline]
     fn qp_mut(&mut self, qpn: u16) -> Option<&mut QueuePair> {
-        self.qps.get_mut((qpn & QPN_SLOT_MASK) as usize)?.as_deref_mut().filter(|qp| qp.qpn == qpn)
+        let slot = self.qp_slot(qpn);
+        self.qps.get_mut(slot)?.as_deref_mut().filter(|qp| qp.qpn == qpn)
     }
 
     /// What is known of a peer; `None` stands for ourselves.

@@ -268,7 +268,7 @@ impl<M: HostMemory> Card<M> {
         let pd = init.pd;
         let ud = init.ty == QpType::Ud;
         let ah = self.pds[pd.0 as usize].ahs.get(wr.ah as usize).and_then(Option::as_ref).ok_or(Status::InvalidAh)?;
-        let peer = ah.peer;
+        let peer = ah.peer(wr.qpn);
         let (limit, use_) = match wr.op {
             SendOp::Send { .. } => (self.options.profile.max_msg, Use::LocalRead),
             SendOp::Read { .. } if init.ops.read && !ud => (self.options.profile.max_rdma, Use::LocalWrite),
@@ -561,7 +561,7 @@ impl<M: HostMemory> Card<M> {
     #[cold]
     fn note(&mut self, pd: super::PdId, qpn: u16, wr_id: u64, opcode: Opcode, status: Status, to: Remote) {
         let ah = self.pds[pd.0 as usize].ahs.get(to.ah as usize).and_then(Option::as_ref);
-        let (gid, peer) = ah.map_or((Gid::default(), to.peer), |ah| (ah.gid, ah.peer));
+        let (gid, peer) = ah.map_or((Gid::default(), to.peer), |ah| (ah.gid, ah.peer(to.qpn)));
         if self.troubles.len() == MAX_NOTES {
             self.troubles.pop_front();
         }
@@ -578,7 +578,8 @@ impl<M: HostMemory> Card<M> {
             let picked = match which {
                 Which::Qp(qpn) => !serves && out.qpn == qpn,
                 Which::Ah(pd, ah) => {
-                    let qp = self.qps.get((out.qpn & super::QPN_SLOT_MASK) as usize).and_then(Option::as_deref);
+                    let slot = ((out.qpn & super::QPN_SLOT_MASK) >> self.unit.bits()) as usize;
+                    let qp = self.qps.get(slot).and_then(Option::as_deref);
                     !serves && out.ah == ah && qp.is_some_and(|qp| qp.qpn == out.qpn && qp.init.pd == pd)
                 }
                 Which::Region(lkey) => out.segments().iter().any(|seg| Regions::<M>::is_of(seg, lkey)),

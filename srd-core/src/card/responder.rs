@@ -5,7 +5,7 @@ use super::memory::{Regions, Segment, Use};
 use super::profile::MAX_SGE;
 use super::qp::{QpType, QueuePair, Recv};
 use super::requester::{CLOSED_FOR, End, Which};
-use super::{Card, Completion, GRH_LEN, Gid, HostMemory, Opcode, Status, UNKNOWN_AH};
+use super::{Card, Completion, GRH_LEN, Gid, HostMemory, Opcode, PeerEntry, Status, UNKNOWN_AH};
 use crate::endpoint::PeerId;
 use crate::time::Time;
 use crate::upper::{Failure, Gather, PlaceToken, Placement, Token, Upper};
@@ -99,7 +99,7 @@ impl<M: HostMemory> Card<M> {
     /// Whether RDMA is permitted to a peer at all.
     // [CARD-4]
     fn knows(&self, peer: Option<PeerId>) -> Result<(), No> {
-        if self.options.strict_peers && self.entry(peer).is_none_or(|e| e.handles.is_empty()) {
+        if self.options.strict_peers && !self.entry(peer).is_some_and(PeerEntry::is_known) {
             return Err(No::Status(Status::UnknownPeer));
         }
         Ok(())
@@ -447,9 +447,11 @@ impl<M: HostMemory> Upper for Card<M> {
         self.places[place.0 as usize].revoked.map(Status::code)
     }
 
-    fn connected(&mut self, peer: PeerId, addr: std::net::SocketAddr) {
-        let gid = Gid::new(addr).unwrap_or_default();
-        self.meet(peer, gid).closed_until = Time::ZERO;
+    fn connected(&mut self, peer: PeerId, addr: std::net::SocketAddr, tag: u8) {
+        let gid = Gid::of_peer(addr, tag).unwrap_or_default();
+        let entry = self.meet(peer, gid);
+        entry.gid = gid;
+        entry.closed_until = Time::ZERO;
     }
 
     fn closed(&mut self, peer: PeerId) {

@@ -9,6 +9,8 @@ use crate::seq::Seq;
 pub(crate) mod features {
     /// The sender of this hello wants a checksum on every packet.
     pub(crate) const CHECKSUM: u32 = 1;
+    /// Lowest of the eight bits in which the sender's upper storey says something of itself.
+    pub(crate) const TAG: u32 = 8;
 }
 
 /// What each side tells the other about itself.

@@ -6,6 +6,7 @@ mod mpi;
 mod nixl;
 mod perftest;
 mod program;
+mod pus;
 pub(crate) mod pyverbs;
 mod ucx;
 mod xdp;
@@ -32,7 +33,8 @@ pub(crate) fn all() -> Vec<Case> {
     .flatten()
     .collect();
     let over_xdp = xdp::cases(&over_udp);
-    [over_udp, over_xdp].concat()
+    let over_units = pus::cases(&over_udp);
+    [over_udp, over_xdp, over_units].concat()
 }
 
 /// A case in all places and over all networks. Some run only when everything is wanted.

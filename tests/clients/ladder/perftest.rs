@@ -46,6 +46,7 @@ pub(super) fn cases() -> Vec<Case> {
     add("ib_send_bw -c SRD -s 4096 -q 4 -n 1000", &ALWAYS[1..]);
     add("ib_read_bw -c SRD -s 16384 -q 4 -n 500", &ALWAYS[1..]);
     add("ib_send_bw -c SRD -s 4096 -q 4 -b -n 1000", &ALWAYS[..1]);
+    add("ib_send_bw -c SRD -s 4096 -q 8 -b -n 1000", &[]);
     for depth in [1, 8, 128, 512] {
         let always = &ALWAYS[1..][..usize::from(depth != 8)];
         add(&format!("ib_send_bw -c SRD -s 4096 -t {depth} -n 1024"), always);

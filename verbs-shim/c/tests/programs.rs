@@ -67,6 +67,38 @@ fn every_status_is_forced_on_request() {
     }
 }
 
+#[test]
+fn several_processing_units_make_no_difference() {
+    let bench = Bench::new();
+    let programs: [(&str, &str, &[&str]); 9] = [
+        ("control", "efa2", &[]),
+        ("post", "efa1", &["32"]),
+        ("traffic", "efa3", &[]),
+        ("status", "efa2", &[]),
+        ("events", "efa1", &[]),
+        ("threads", "efa1", &[]),
+        ("fork", "efa1", &[]),
+        ("life", "efa1", &["all"]),
+        ("life", "efa1", &["rails", "3"]),
+    ];
+    for (name, profile, args) in programs {
+        let program = bench.compile(name);
+        for pus in ["2", "4"] {
+            let mut command = bench.command(&program);
+            command.envs([("SRD_PUS", pus), ("SRD_PROFILE", profile), ("SRD_PEER_TIMEOUT", "2s")]);
+            if args.len() > 1 {
+                command.env("SRD_DEVICES", "3");
+            }
+            bench.run(command.args(args));
+        }
+    }
+    let mut last = bench.command(bench.compile("life"));
+    bench.run(last.env("SRD_PUS", "4").args(["sends", "7"]));
+    let counted = std::fs::read_to_string(bench.path().join("run/before-rdmap0s6.counters")).expect("what was counted");
+    assert!(counted.lines().any(|line| line.starts_with("send_wrs ")), "{counted}");
+    assert_eq!(bench.left(), Vec::<String>::new(), "left behind");
+}
+
 /// The clock fails, as no clock does, and the standard library panics for it: the program gets an error number.
 #[test]
 fn a_panic_ends_at_the_c_interface() {

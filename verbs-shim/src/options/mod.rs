@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use srd_core::card::{CardOptions, Profile};
+use srd_core::card::{CardOptions, Gid, Profile};
 use srd_core::{Checksum, Config, ConfigError, Span};
 use srd_udp::{UdpOptions, WaitMode};
 use srd_xdp::{DriverChoice, XdpOptions};
@@ -46,9 +46,11 @@ pub struct Options {
     pub addrs: Vec<Addr>,
     /// Number of devices, at least that of the addresses; `None` for as many.
     pub devices: Option<u16>,
+    /// Processing units of a device, a power of two in 1..=16.
+    pub pus: u16,
     /// Driver.
     pub driver: DriverChoice,
-    /// Receive queues for AF_XDP, 1..=16; `None` for all that are free.
+    /// Receive queues of a device for AF_XDP, 1..=16; `None` for all that are free.
     pub xdp_queues: Option<u32>,
     /// Paths for each peer, 1..=256.
     pub paths: u16,
@@ -91,6 +93,7 @@ impl Default for Options {
         Options {
             addrs: Vec::new(),
             devices: None,
+            pus: 1,
             driver: DriverChoice::Udp,
             xdp_queues: None,
             paths: 16,
@@ -181,21 +184,25 @@ impl Options {
             ));
         }
         for addr in &self.addrs {
-            if matches!(addr, Addr::At(at) if at.port() != 0) && devices > addrs {
+            let Addr::At(at) = addr else { continue };
+            if at.port() != 0 && devices > addrs {
                 return wrong("devices that share an address cannot share a port: leave out the port".to_owned());
             }
+            // With any port that suits, if none is said.
+            Gid::with_units(SocketAddr::new(at.ip(), at.port().max(1)), self.pus)
+                .map_err(|e| OptionError(format!("addr {at} and pus {} do not go together: {e}", self.pus)))?;
         }
-        let (paths, pool) = (self.paths, self.pool());
+        let (paths, pool) = (self.paths, self.path_pool.unwrap_or(u16::MAX));
         if pool < paths {
             return wrong(format!(
                 "path-pool is {pool}, but paths are drawn from it and there are {paths}; raise path-pool"
             ));
         }
         if let Some(range) = &self.ports {
-            let (have, need) = (range.len(), usize::from(pool) + 1);
+            let (have, need) = (range.len(), usize::from(self.pus) * (usize::from(self.pool()) + 1));
             if have < need {
                 return wrong(format!(
-                    "ports has {have} ports, but a device needs {need}; widen it or lower path-pool"
+                    "ports has {have} ports, but a device needs {need}; widen it or lower path-pool (or pus)"
                 ));
             }
         }
@@ -207,9 +214,10 @@ impl Options {
         self.devices.map_or(self.addrs.len().max(1), usize::from)
     }
 
-    /// Source ports of a device.
+    /// Source ports of each processing unit of a device.
     pub fn pool(&self) -> u16 {
-        self.path_pool.unwrap_or((4 * self.paths).clamp(64, 1024))
+        let all = self.path_pool.unwrap_or((4 * self.paths).clamp(64, 1024));
+        (all / self.pus).max(self.paths)
     }
 
     /// Begins to log, and tells the seed of faults if nobody has said it.
@@ -256,6 +264,7 @@ impl Options {
         Ok(NicConfig {
             name: format!("{}{index}{}", NAME.0, NAME.1),
             addr,
+            units: self.pus,
             transport: self.config(addr.is_ipv6()).check()?,
             driver: self.driver,
             xdp_queues: self.xdp_queues.unwrap_or(XdpOptions::default().queues),
@@ -289,6 +298,8 @@ impl Options {
             peer_timeout: self.peer_timeout,
             keepalive: plain.keepalive.min(self.peer_timeout / 4),
             link_rate: self.rate,
+            // Each unit of a peer is one.
+            max_peers: plain.max_peers * u32::from(self.pus),
             ..plain
         }
     }

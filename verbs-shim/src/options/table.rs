@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use srd_core::card::MAX_UNITS;
 use srd_core::card::profile::{MAX_INLINE, MAX_SGE, caps};
 use srd_core::{MIN_DATAGRAM, Span};
 use srd_udp::WaitMode;
@@ -83,11 +84,8 @@ pub static OPTIONS: &[Opt] = &[
         value: "N",
         default: "1",
         group: DEVICES,
-        help: "Processing units (threads) of a device; this version has 1",
-        set: |_, v| match value::number(v, 1..=u16::MAX)? {
-            1 => Ok(()),
-            _ => Err("is not possible yet: this version drives a device with one thread; use more devices".to_owned()),
-        },
+        help: "Processing units of a device, 1, 2, 4, 8 or 16: each has a thread, a port and its share of the queue pairs; IPv4 only",
+        set: |o, v| value::power_of_two(v, 1..=MAX_UNITS.into()).map(|n| o.pus = n as u16),
     },
     Opt {
         name: "strict-peers",
@@ -121,7 +119,7 @@ pub static OPTIONS: &[Opt] = &[
         value: "N",
         default: "all that are free, up to 16",
         group: NETWORK,
-        help: "Receive queues of the interface that a device takes for AF_XDP, 1 to 16; the rest is for other devices",
+        help: "Receive queues of the interface that a device takes for AF_XDP, 1 to 16, shared out to its processing units; the rest is for other devices",
         set: |o, v| value::number(v, 1..=16).map(|n| o.xdp_queues = Some(n)),
     },
     Opt {
@@ -137,7 +135,7 @@ pub static OPTIONS: &[Opt] = &[
         value: "N",
         default: "4 times the paths, at least 64",
         group: NETWORK,
-        help: "Source ports of a device, from which paths are drawn and dead ones replaced; up to 1024",
+        help: "Source ports of a device, from which paths are drawn and dead ones replaced; up to 1024, shared out to its processing units",
         set: |o, v| value::number(v, 1..=1024).map(|n| o.path_pool = Some(n)),
     },
     Opt {
@@ -145,7 +143,7 @@ pub static OPTIONS: &[Opt] = &[
         value: "FIRST-LAST",
         default: "the kernel chooses",
         group: NETWORK,
-        help: "Range of UDP ports to use, for firewalls: at least path-pool + 1 for each device of each process",
+        help: "Range of UDP ports to use, for firewalls: at least path-pool + pus for each device of each process",
         set: |o, v| value::ports(v).map(|range| o.ports = Some(range)),
     },
     Opt {

@@ -74,6 +74,19 @@ fn everything_arrives_in_the_devices() {
 }
 
 #[test]
+fn processing_units_share_what_a_device_has() {
+    for (pus, pool, want) in
+        [("1", None, 64), ("2", None, 32), ("4", None, 16), ("16", None, 16), ("4", Some("256"), 64)]
+    {
+        let values = [("pus", pus), ("path-pool", pool.unwrap_or(""))];
+        let values = if pool.is_some() { &values[..] } else { &values[..1] };
+        let device = parse(values).unwrap().devices().unwrap().remove(0);
+        assert_eq!((device.units.to_string().as_str(), device.udp.source_ports), (pus, want), "{values:?}");
+        assert_eq!(device.transport.path_pool, want);
+    }
+}
+
+#[test]
 fn checksums_on_request() {
     let checksum = |values: &[(&str, &str)]| parse(values).unwrap().devices().unwrap()[0].transport.checksum;
     assert_eq!(checksum(&[("checksum", "on")]), Checksum::Crc32c);
@@ -88,7 +101,14 @@ fn errors_name_the_option_the_value_and_what_to_do() {
         (&[("paths", "many")], "from 1 to 256"),
         (&[("devices", "65")], "from 1 to 64"),
         (&[("driver", "rdma")], "one of udp, xdp, auto"),
-        (&[("pus", "2")], "one thread"),
+        (&[("pus", "3")], "a power of two from 1 to 16"),
+        (&[("pus", "32")], "a power of two from 1 to 16"),
+        (
+            &[("pus", "2"), ("addr", "10.0.0.1,::1")],
+            "addr [::1]:0 and pus 2 do not go together: ::1 is an IPv6 address",
+        ),
+        (&[("pus", "4"), ("addr", "10.0.0.1:65533")], "choose a lower one"),
+        (&[("pus", "4"), ("ports", "1000-1066")], "a device needs 68"),
         (&[("profile", "efa9")], "one of efa0, efa1, efa2, efa3, efa4"),
         (&[("caps", "fly")], "one of read"),
         (&[("addr", "0.0.0.0")], "not an address"),

@@ -1,0 +1,323 @@
+//! A processing unit of a card: the card of the core, a driver, and the thread that drives both when the program does not.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use srd_core::card::{Card, CardError, Completion, CqId, Gid, Trouble, Unit};
+use srd_core::{Driver, Endpoint, Engine, Faulty, Time};
+
+use crate::common::Common;
+use crate::memory::HostMem;
+use crate::nic::{BoxedDriver, CardEngine, NicConfig, NicCounters, OpenError};
+use crate::patience::Patience;
+use crate::thread::{self, Shift};
+
+/// A processing unit: a card of its own, but for what it is told together with the others.
+pub(crate) struct Pu {
+    pub(crate) name: String,
+    pub(crate) unit: Unit,
+    engine: Mutex<CardEngine>,
+    pub(crate) shift: Shift,
+    common: Arc<Common>,
+    patience: Patience,
+    unpublished: AtomicBool,
+    /// Messages posted, and receives handed out, since anything was sent: what waits for company.
+    waiting: AtomicU32,
+}
+
+impl fmt::Debug for Pu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pu").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Messages that wait for company at most, and receives whose acknowledgement does: enough to share the cost of a packet, few
+/// against the depth of queues, so that both ends have something to do at the same time.
+const COMPANY: u32 = 128;
+impl Pu {
+    pub(crate) fn new(
+        config: &NicConfig,
+        gid: Gid,
+        unit: Unit,
+        driver: BoxedDriver,
+        seed: [u8; 32],
+        secret: u64,
+        common: &Arc<Common>,
+    ) -> Result<Pu, OpenError> {
+        // Each unit has faults of its own.
+        let own = |seed: u64| seed.wrapping_add(u64::from(unit.index()) << 32);
+        let local = driver.local_addr();
+        let mut driver: BoxedDriver = match &config.faults {
+            Some((plan, seed)) => Box::new(Faulty::with_plan(driver, plan.clone(), own(*seed))),
+            None => driver,
+        };
+        let mut endpoint = Endpoint::new(config.transport.clone(), local, seed, driver.now());
+        let mut options = config.card;
+        options.faults.seed = own(options.faults.seed);
+        let card = Card::with_unit(options, gid, unit, HostMem, secret);
+        endpoint.set_tag(card.tag());
+        Ok(Pu {
+            name: config.name.clone(),
+            unit,
+            engine: Mutex::new(Engine::new(endpoint, driver, card)),
+            shift: Shift::new().map_err(std::io::Error::from)?,
+            common: common.clone(),
+            patience: Patience::default(),
+            unpublished: AtomicBool::new(true),
+            waiting: AtomicU32::new(0),
+        })
+    }
+
+    /// A command, under the lock, and what follows from it. What was posted before it is on its way, as behind a doorbell.
+    pub(crate) fn command<T>(&self, run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>) -> Result<T, CardError> {
+        let mut engine = self.lock();
+        if self.waiting() > 0 {
+            engine.now = engine.driver.now();
+            self.speak(&mut engine);
+        }
+        let outcome = run(&mut engine);
+        self.after(&mut engine);
+        self.shift.kick();
+        outcome
+    }
+
+    /// The same for a command that another unit counts.
+    pub(crate) fn command_uncounted<T>(
+        &self,
+        run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>,
+    ) -> Result<T, CardError> {
+        self.command(|engine| {
+            let before = engine.upper.device;
+            let outcome = run(engine);
+            engine.upper.device = before;
+            outcome
+        })
+    }
+
+    /// See [`Nic::arm_cq`](crate::Nic::arm_cq).
+    pub(crate) fn arm(&self, cq: CqId) -> Result<(), CardError> {
+        let mut engine = self.lock();
+        engine.upper.arm(cq)?;
+        self.after(&mut engine);
+        drop(engine);
+        self.shift.leave();
+        Ok(())
+    }
+
+    /// See [`Nic::poll_cq`](crate::Nic::poll_cq). Returns how many completions there were, and whether nothing has happened for long.
+    #[inline]
+    pub(crate) fn poll(&self, cq: CqId, out: &mut [Completion]) -> (usize, bool) {
+        let mut engine = self.lock();
+        let ready = take(&mut engine, cq, out);
+        if ready > 0 {
+            self.handed_out(&mut engine, &out[..ready]);
+            return (ready, false);
+        }
+        let mut moved = self.waiting() > 0 && self.speak(&mut engine);
+        moved |= hear(&mut engine);
+        let ready = take(&mut engine, cq, out);
+        if ready > 0 {
+            self.handed_out(&mut engine, &out[..ready]);
+        } else {
+            moved |= self.speak(&mut engine);
+        }
+        self.after(&mut engine);
+        drop(engine);
+        self.shift.drove();
+        (ready, self.patience.is_over(&self.common.poller, moved || ready > 0))
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CardEngine> {
+        // A panic inside is a defect; the state is still the best there is.
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time, a millisecond or two old at most: while anyone drives the card, that of the last turn.
+    #[inline]
+    pub(crate) fn recent(&self, engine: &mut CardEngine) -> Time {
+        if self.shift.is_asleep() {
+            engine.now = engine.driver.now();
+        }
+        engine.now
+    }
+
+    /// See [`Pu::waiting`]. Under the lock of the card, as all that concerns it.
+    #[inline]
+    fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn speak(&self, engine: &mut CardEngine) -> bool {
+        self.waiting.store(0, Ordering::Relaxed);
+        speak(engine)
+    }
+
+    /// There is something more to be sent: it leaves in the next turn, or now if much waits.
+    #[inline]
+    fn speak_soon(&self, engine: &mut CardEngine, more: usize) {
+        let waiting = self.waiting() + more as u32;
+        self.waiting.store(waiting, Ordering::Relaxed);
+        if waiting >= COMPANY {
+            engine.now = engine.driver.now();
+            self.speak(engine);
+        }
+    }
+
+    /// The program has these completions. To what it received it may answer: then the acknowledgement travels with the answer.
+    #[inline]
+    fn handed_out(&self, engine: &mut CardEngine, completions: &[Completion]) {
+        if completions[0].opcode.is_recv() {
+            self.speak_soon(engine, completions.len());
+        }
+    }
+
+    /// `new` messages were posted. Alone, they leave at once; where others are under way they leave together with what is
+    /// posted next.
+    #[inline]
+    pub(crate) fn doorbell(&self, engine: &mut CardEngine, new: usize) {
+        if engine.upper.in_flight() <= new {
+            engine.now = engine.driver.now();
+            self.speak(engine);
+        } else {
+            self.speak_soon(engine, new);
+        }
+        self.shift.kick();
+    }
+
+    /// Tells what happened in a turn or a command.
+    fn after(&self, engine: &mut CardEngine) {
+        while let Some(event) = engine.upper.poll_event() {
+            self.common.event(event);
+        }
+        while let Some(trouble) = engine.upper.poll_trouble() {
+            self.log(&trouble, engine);
+        }
+        if !self.unpublished.load(Ordering::Relaxed) {
+            self.unpublished.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// One line for each error completion: what, why, who, and on which paths.
+    #[cold]
+    fn log(&self, trouble: &Trouble, engine: &CardEngine) {
+        let info = trouble.status.info();
+        let addr = trouble.gid.addr().map_or_else(|| "unknown".to_owned(), |a| a.to_string());
+        let paths = trouble.peer.map_or_else(String::new, |peer| {
+            let stats = engine.endpoint.peer_stats(peer);
+            let usable = stats.paths.iter().filter(|p| p.state == srd_core::PathState::Good).count();
+            format!(", {usable} of {} paths good, SRTT {}", stats.paths.len(), stats.srtt)
+        });
+        tracing::warn!(
+            device = %self.name,
+            "{:?} wr_id {} on QP {} to QP {} at {addr} ended with {}: {}{paths}; see: srd explain {}",
+            trouble.opcode,
+            trouble.wr_id,
+            trouble.qpn,
+            trouble.remote_qpn,
+            trouble.status,
+            info.meaning,
+            trouble.status.code(),
+        );
+    }
+
+    /// The thread drives a turn. Returns how long it may sleep: zero if more is to do, `None` inside for ever; the outer
+    /// `None` if the card cannot be driven any more.
+    pub(crate) fn drive(&self) -> Option<Option<Duration>> {
+        let mut engine = self.lock();
+        let moved = turn(&mut engine);
+        self.after(&mut engine);
+        if moved {
+            return Some(Some(Duration::ZERO));
+        }
+        let transport = engine.endpoint.poll_timeout().unwrap_or(Time::NEVER);
+        let deadline = transport.min(engine.upper.deadline());
+        let now = engine.driver.now();
+        if deadline <= now {
+            return Some(Some(Duration::ZERO));
+        }
+        self.shift.falls_asleep();
+        Some((deadline != Time::NEVER).then(|| Duration::from(deadline.since(now))))
+    }
+
+    pub(crate) fn is_unpublished(&self) -> bool {
+        self.unpublished.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn publish(&self) {
+        if self.unpublished.swap(false, Ordering::Relaxed) {
+            let counters = counters(&self.lock());
+            self.common.tell_counters(self.unit.index().into(), &counters);
+        }
+    }
+}
+
+pub(crate) fn spawn(pu: &Arc<Pu>, readiness: Vec<OwnedFd>) -> std::io::Result<JoinHandle<()>> {
+    let pu = pu.clone();
+    // Signals are the program's: the thread inherits a mask that blocks them all.
+    let before = nix::sys::signal::SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_SETMASK);
+    let name = match pu.unit.index() {
+        0 => format!("srd-{}", pu.name),
+        index => format!("srd-{}.{index}", pu.name),
+    };
+    let thread = std::thread::Builder::new().name(name).spawn(move || thread::run(&pu, &readiness));
+    if let Ok(before) = before {
+        // It was in force before, so it can be set.
+        let _ = before.thread_set_mask();
+    }
+    thread
+}
+
+pub(crate) fn take(engine: &mut CardEngine, cq: CqId, out: &mut [Completion]) -> usize {
+    let mut n = 0;
+    for slot in out {
+        match engine.upper.poll(cq) {
+            Some(entry) => *slot = entry,
+            None => break,
+        }
+        n += 1;
+    }
+    n
+}
+
+/// One turn of the run loop.
+pub(crate) fn turn(engine: &mut CardEngine) -> bool {
+    let heard = hear(engine);
+    speak(engine) || heard
+}
+
+/// One turn of each.
+pub(crate) fn turn_all(engines: &mut [MutexGuard<'_, CardEngine>]) -> bool {
+    let mut moved = false;
+    for engine in engines {
+        moved |= turn(engine);
+    }
+    moved
+}
+
+/// Receives. A driver that fails for good looks like a network that lost everything.
+fn hear(engine: &mut CardEngine) -> bool {
+    let mut worked = false;
+    let moved = engine.receive_with(|endpoint, card, _, now| worked = card.work(endpoint, now));
+    fine(moved) || worked
+}
+
+/// Sends.
+fn speak(engine: &mut CardEngine) -> bool {
+    fine(engine.transmit())
+}
+
+fn fine(moved: std::io::Result<bool>) -> bool {
+    moved.unwrap_or_else(|error| {
+        tracing::error!("driver failed: {error}");
+        false
+    })
+}
+
+pub(crate) fn counters(engine: &CardEngine) -> NicCounters {
+    NicCounters { port: engine.upper.port, device: engine.upper.device, transport: *engine.endpoint.stats() }
+}
