@@ -17,6 +17,7 @@ use srd_core::{CheckedConfig, Config, Driver, Endpoint, Engine, FaultPlan, Fault
 use srd_udp::{BindError, UdpOptions};
 use srd_xdp::{DriverChoice, XdpOptions};
 
+use crate::answers::{Answers, Until};
 use crate::bind::{self, Opened};
 use crate::common::{Common, Pairs};
 use crate::counters::{Identity, Publisher};
@@ -134,6 +135,7 @@ pub(crate) struct Shared {
     pub(crate) shift: Shift,
     common: Arc<Common>,
     patience: Patience,
+    answers: Answers,
     unpublished: AtomicBool,
     /// Messages posted, and receives handed out, since anything was sent: what waits for company.
     waiting: AtomicU32,
@@ -682,6 +684,7 @@ impl Shared {
             shift: Shift::new().map_err(std::io::Error::from)?,
             common: common.clone(),
             patience: Patience::default(),
+            answers: Answers::default(),
             unpublished: AtomicBool::new(true),
             waiting: AtomicU32::new(0),
         })
@@ -729,12 +732,17 @@ impl Shared {
             self.handed_out(&mut engine, &out[..ready]);
             return (ready, false);
         }
-        let mut moved = self.waiting() > 0 && self.speak(&mut engine);
+        let silent = match self.answers.until_then() {
+            Until::Now => return (0, false),
+            Until::Soon => true,
+            Until::NoAnswer => false,
+        };
+        let mut moved = !silent && self.waiting() > 0 && self.speak(&mut engine);
         moved |= hear(&mut engine);
         let ready = take(&mut engine, cq, out);
         if ready > 0 {
             self.handed_out(&mut engine, &out[..ready]);
-        } else {
+        } else if !silent {
             moved |= self.speak(&mut engine);
         }
         self.after(&mut engine);
@@ -784,6 +792,7 @@ impl Shared {
     #[inline]
     fn handed_out(&self, engine: &mut CardEngine, completions: &[Completion]) {
         if completions[0].opcode.is_recv() {
+            self.answers.handed_out();
             self.speak_soon(engine, completions.len());
         }
     }
@@ -792,6 +801,7 @@ impl Shared {
     /// posted next.
     #[inline]
     fn doorbell(&self, engine: &mut CardEngine, new: usize) {
+        self.answers.posted();
         if engine.upper.in_flight() <= new {
             engine.now = engine.driver.now();
             self.speak(engine);
