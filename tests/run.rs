@@ -333,6 +333,13 @@ fn devices_are_what_was_asked_for() {
         &["rdmap0s6 cannot be opened", "not an address of this host"],
     );
     fails(&["devices", "--devices", "0"], 2, &["from 1 to 64"]);
+    let device = &run(&["devices", "--addr", "127.0.0.1", "--pus", "4", "--json"]).json()["devices"][0];
+    assert_eq!((&device["pus"], devices[0]["pus"].as_u64()), (&Value::from(4), Some(1)));
+    assert!(device["gid"].as_str().is_some_and(|g| g.starts_with("fe80::202:7f00:")), "{device:#}");
+    let text = run(&["devices", "--addr", "127.0.0.1", "--pus", "2"]).stdout;
+    assert!(text.contains("UDP any 2 ports") && text.contains("2 processing units"), "{text}");
+    fails(&["devices", "--addr", "::1", "--pus", "2"], 2, &["addr [::1]:0 and pus 2", "use IPv4"]);
+    fails(&["devices", "--pus", "3"], 2, &["a power of two from 1 to 16"]);
 }
 
 #[test]

@@ -77,6 +77,11 @@ impl Side {
         Sge { addr: self.memory.as_ptr() as u64 + offset as u64, len, lkey: self.keys.lkey }
     }
 
+    /// Where messages for a queue pair go; units do not write to each other's places.
+    fn place(&self, qpn: u16) -> Sge {
+        self.sge(60_000 + 8 * usize::from(qpn % 16), 8)
+    }
+
     fn ah(&self, to: &Side) -> u16 {
         self.nic.create_ah(self.pd, to.nic.gid()).unwrap()
     }
@@ -125,9 +130,9 @@ fn every_pair(a: &Side, b: &Side) {
     let (ah, back) = (a.ah(b), b.ah(a));
     let (pairs, mut sent) = (a.qpns.len() * b.qpns.len(), 0);
     for &to in &b.qpns {
-        a.qpns.iter().for_each(|_| b.nic.post_recv(to, to.into(), &[b.sge(0, 8)]).unwrap());
+        a.qpns.iter().for_each(|_| b.nic.post_recv(to, to.into(), &[b.place(to)]).unwrap());
     }
-    for &from in &a.qpns {
+    for (k, &from) in a.qpns.iter().enumerate() {
         for &to in &b.qpns {
             a.post(from, ah, to, sent, SendOp::Send { imm: Some(from.into()) }, SendData::Inline(b"hello"));
             let addr = b.memory.as_ptr() as u64 + 1000 + 8 * sent;
@@ -135,7 +140,7 @@ fn every_pair(a: &Side, b: &Side) {
             a.post(from, ah, to, sent, SendOp::Write { addr, rkey: b.keys.rkey, imm: None }, SendData::Sges(&mine));
             sent += 1;
         }
-        let end = [a.sge(32_768, 64)];
+        let end = [a.sge(32_768 + 64 * k, 64)];
         let addr = b.memory.as_ptr() as u64;
         a.post(from, ah, b.qpns[0], 999, SendOp::Read { addr, rkey: b.keys.rkey }, SendData::Sges(&end));
     }
@@ -171,7 +176,7 @@ fn strangers_are_told_by_the_address_of_their_card() {
     // Nobody has introduced the units of `a` to those of `b`.
     from_each(Status::UnknownPeer);
     for &from in &a.qpns {
-        b.nic.post_recv(b.qpns[0], 1, &[b.sge(0, 8)]).unwrap();
+        b.nic.post_recv(b.qpns[0], 1, &[b.place(b.qpns[0])]).unwrap();
         a.post(from, ah, b.qpns[0], 2, SendOp::Send { imm: None }, SendData::Inline(b"x"));
     }
     let done = wait(&[(&a, 2), (&b, 2)]);
@@ -183,7 +188,7 @@ fn strangers_are_told_by_the_address_of_their_card() {
     let back = b.ah(&a);
     assert_ne!(back, wrong);
     from_each(Status::Ok);
-    b.nic.post_recv(b.qpns[0], 1, &[b.sge(0, 8)]).unwrap();
+    b.nic.post_recv(b.qpns[0], 1, &[b.place(b.qpns[0])]).unwrap();
     a.post(a.qpns[1], ah, b.qpns[0], 2, SendOp::Send { imm: None }, SendData::Inline(b"x"));
     let done = wait(&[(&a, 1), (&b, 1)]);
     assert_eq!((done[1][0].sgid, done[1][0].ah), (a.nic.gid(), back));
@@ -382,7 +387,7 @@ fn a_queue_of_several_units_tells_once_of_the_next_completion() {
     let ah = a.ah(&b);
     const MESSAGES: usize = 3000;
     for &to in &b.qpns {
-        (0..64).for_each(|_| b.nic.post_recv(to, to.into(), &[b.sge(0, 8)]).unwrap());
+        (0..64).for_each(|_| b.nic.post_recv(to, to.into(), &[b.place(to)]).unwrap());
     }
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -416,7 +421,7 @@ fn a_queue_of_several_units_tells_once_of_the_next_completion() {
                 let n = b.nic.poll_cq(b.cq, &mut out);
                 received += n;
                 for c in &out[..n] {
-                    b.nic.post_recv(c.qpn, c.wr_id, &[b.sge(0, 8)]).unwrap();
+                    b.nic.post_recv(c.qpn, c.wr_id, &[b.place(c.qpn)]).unwrap();
                 }
                 if n == 0 {
                     break;
@@ -435,7 +440,7 @@ fn what_was_armed_first_tells_of_queue_pairs_that_came_later() {
     let qpns: Vec<u16> = (0..4).map(|_| qp(&b.nic, b.pd, b.cq)).collect();
     let own = b.ah(&b);
     for (k, &to) in (1..).zip(qpns.iter().rev()) {
-        b.nic.post_recv(to, 1, &[b.sge(0, 8)]).unwrap();
+        b.nic.post_recv(to, 1, &[b.place(to)]).unwrap();
         b.post(to, own, to, 2, SendOp::Send { imm: None }, SendData::Inline(b"x"));
         events.wait_for(k);
         wait(&[(&b, 2)]);
@@ -445,7 +450,7 @@ fn what_was_armed_first_tells_of_queue_pairs_that_came_later() {
     b.nic.destroy_qp(qpns[2]).unwrap();
     let again = qp(&b.nic, b.pd, b.cq);
     assert_eq!(again % 4, qpns[2] % 4, "where there was none");
-    b.nic.post_recv(again, 1, &[b.sge(0, 8)]).unwrap();
+    b.nic.post_recv(again, 1, &[b.place(again)]).unwrap();
     b.post(qpns[0], own, again, 2, SendOp::Send { imm: None }, SendData::Inline(b"x"));
     events.wait_for(5);
     wait(&[(&b, 2)]);
@@ -495,11 +500,12 @@ fn objects_go_while_they_are_used() {
         // SAFETY: the vector outlives the registration.
         let region = unsafe { RawRegion::new(memory.as_mut_ptr(), memory.len()) };
         let keys = a.nic.reg_mr(a.pd, region, memory.as_ptr() as u64, ALL).unwrap();
-        let sge = [Sge { addr: memory.as_ptr() as u64, len: 40_000, lkey: keys.lkey }];
         let extra = qp(&a.nic, a.pd, a.cq);
         let mut posted = 0;
         for k in 0..8 {
-            for &from in a.qpns.iter().chain([&extra]) {
+            for (part, &from) in (0..).zip(a.qpns.iter().chain([&extra])) {
+                let sge = [Sge { addr: memory.as_ptr() as u64 + 8000 * part, len: 8000, lkey: keys.lkey }];
+                let addr = addr + 8000 * (k as u64 % 4);
                 let op = match k % 2 {
                     0 => SendOp::Write { addr, rkey: b.keys.rkey, imm: None },
                     _ => SendOp::Read { addr, rkey: b.keys.rkey },
@@ -580,7 +586,7 @@ fn a_unit_goes_on_while_another_one_is_held_up() {
             std::thread::yield_now();
         }
         for k in 0..1000 {
-            a.nic.post_recv(other, k, &[a.sge(0, 8)]).unwrap();
+            a.nic.post_recv(other, k, &[a.place(other)]).unwrap();
             a.post(other, own, other, k, SendOp::Send { imm: None }, SendData::Inline(b"x"));
             let mut got = 0;
             while got < 2 {
@@ -630,7 +636,7 @@ fn counters_are_those_of_all_units() {
     let (b, registry) = (side(2, 2), Registry::new([dir.path()]));
     let ah = a.ah(&b);
     for &from in &a.qpns {
-        b.nic.post_recv(b.qpns[0], 1, &[b.sge(0, 8)]).unwrap();
+        b.nic.post_recv(b.qpns[0], 1, &[b.place(b.qpns[0])]).unwrap();
         a.post(from, ah, b.qpns[0], 1, SendOp::Send { imm: None }, SendData::Inline(b"four"));
     }
     wait(&[(&a, 4), (&b, 4)]);
