@@ -4,6 +4,7 @@
 //! does not. [`api`] makes it safe and comfortable for Rust programs.
 #![cfg(target_os = "linux")]
 
+mod answers;
 pub mod api;
 mod bind;
 mod common;

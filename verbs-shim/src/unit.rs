@@ -10,6 +10,7 @@ use std::time::Duration;
 use srd_core::card::{Card, CardError, Completion, CqId, Gid, Trouble, Unit};
 use srd_core::{Driver, Endpoint, Engine, Faulty, Time};
 
+use crate::answers::{Answers, Until};
 use crate::common::Common;
 use crate::memory::HostMem;
 use crate::nic::{BoxedDriver, CardEngine, NicConfig, NicCounters, OpenError};
@@ -24,6 +25,7 @@ pub(crate) struct Pu {
     pub(crate) shift: Shift,
     common: Arc<Common>,
     patience: Patience,
+    answers: Answers,
     unpublished: AtomicBool,
     /// Messages posted, and receives handed out, since anything was sent: what waits for company.
     waiting: AtomicU32,
@@ -67,6 +69,7 @@ impl Pu {
             shift: Shift::new().map_err(std::io::Error::from)?,
             common: common.clone(),
             patience: Patience::default(),
+            answers: Answers::default(),
             unpublished: AtomicBool::new(true),
             waiting: AtomicU32::new(0),
         })
@@ -117,12 +120,17 @@ impl Pu {
             self.handed_out(&mut engine, &out[..ready]);
             return (ready, false);
         }
-        let mut moved = self.waiting() > 0 && self.speak(&mut engine);
+        let silent = match self.answers.until_then() {
+            Until::Now => return (0, false),
+            Until::Soon => true,
+            Until::NoAnswer => false,
+        };
+        let mut moved = !silent && self.waiting() > 0 && self.speak(&mut engine);
         moved |= hear(&mut engine);
         let ready = take(&mut engine, cq, out);
         if ready > 0 {
             self.handed_out(&mut engine, &out[..ready]);
-        } else {
+        } else if !silent {
             moved |= self.speak(&mut engine);
         }
         self.after(&mut engine);
@@ -172,6 +180,7 @@ impl Pu {
     #[inline]
     fn handed_out(&self, engine: &mut CardEngine, completions: &[Completion]) {
         if completions[0].opcode.is_recv() {
+            self.answers.handed_out();
             self.speak_soon(engine, completions.len());
         }
     }
@@ -180,6 +189,7 @@ impl Pu {
     /// posted next.
     #[inline]
     pub(crate) fn doorbell(&self, engine: &mut CardEngine, new: usize) {
+        self.answers.posted();
         if engine.upper.in_flight() <= new {
             engine.now = engine.driver.now();
             self.speak(engine);

@@ -1,0 +1,116 @@
+//! Whether acknowledgements wait for an answer.
+//!
+//! A program that answers what it receives can carry the acknowledgement in its answer: one packet instead of two. Many
+//! programs poll again before they answer (libfabric polls until there is nothing left), so a turn in vain does not mean
+//! that no answer comes. How a program behaves is learned from what it did before, as TCP does it for its delayed
+//! acknowledgements (RFC 1122, 4.2.3.2, and the "pingpong mode" of Linux).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Turns in vain, after receives were handed out, in which an answer is prompt. A turn takes about a microsecond.
+const TURNS: u32 = 8;
+/// Receives in a row without a prompt answer after which a program that always answered is no longer waited for.
+const HABIT: u32 = 8;
+
+/// When an answer is expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Until {
+    /// In this moment: the program only sees that nothing is left. Whatever is done now delays the answer.
+    Now,
+    /// In one of the next turns: nothing is sent until then.
+    Soon,
+    /// There will be none, or not soon.
+    NoAnswer,
+}
+
+/// How a program answers. Used under the lock of its card only.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    /// Turns that are left for a prompt answer to what was handed out last.
+    left: AtomicU32,
+    /// How much it is in the habit of answering, up to [`HABIT`].
+    habit: AtomicU32,
+}
+
+impl Answers {
+    /// Receives were handed out.
+    #[inline]
+    pub(crate) fn handed_out(&self) {
+        self.left.store(TURNS, Ordering::Relaxed);
+    }
+
+    /// The program posted sends.
+    #[inline]
+    pub(crate) fn posted(&self) {
+        if self.left.load(Ordering::Relaxed) > 0 {
+            self.left.store(0, Ordering::Relaxed);
+            self.habit.store(HABIT.min(self.habit.load(Ordering::Relaxed) + 2), Ordering::Relaxed);
+        }
+    }
+
+    /// The program polled in vain. Says what to do before it answers.
+    #[inline]
+    pub(crate) fn until_then(&self) -> Until {
+        let (left, habit) = (self.left.load(Ordering::Relaxed), self.habit.load(Ordering::Relaxed));
+        if left == 0 {
+            return Until::NoAnswer;
+        }
+        self.left.store(left - 1, Ordering::Relaxed);
+        match left {
+            1 => {
+                self.habit.store(habit.saturating_sub(1), Ordering::Relaxed);
+                Until::NoAnswer
+            }
+            _ if habit == 0 => Until::NoAnswer,
+            TURNS => Until::Now,
+            _ => Until::Soon,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Receives, and polls in vain until nothing is waited for; says how often.
+    fn receive_only(answers: &Answers) -> usize {
+        answers.handed_out();
+        (0..100).filter(|_| answers.until_then() != Until::NoAnswer).count()
+    }
+
+    #[test]
+    fn only_programs_that_answer_are_waited_for() {
+        let answers = Answers::default();
+        assert_eq!(receive_only(&answers), 0, "nothing is known of it");
+        answers.handed_out();
+        assert_eq!(answers.until_then(), Until::NoAnswer);
+        answers.posted();
+        answers.handed_out();
+        let turns = [(); 3].map(|()| answers.until_then());
+        assert_eq!(turns, [Until::Now, Until::Soon, Until::Soon], "it answered last time");
+        answers.posted();
+        assert_eq!(answers.until_then(), Until::NoAnswer, "it has answered");
+    }
+
+    #[test]
+    fn a_program_that_ceases_to_answer_is_soon_no_longer_waited_for() {
+        let answers = Answers::default();
+        for _ in 0..100 {
+            answers.handed_out();
+            answers.posted();
+        }
+        let waited: Vec<_> = (0..2 * HABIT).map(|_| receive_only(&answers)).collect();
+        assert!(waited[0] > 0 && waited[0] < TURNS as usize);
+        assert_eq!(waited.iter().filter(|&&turns| turns > 0).count(), HABIT as usize);
+        assert_eq!(waited.last(), Some(&0));
+    }
+
+    #[test]
+    fn sends_that_answer_nothing_are_no_habit() {
+        let answers = Answers::default();
+        (0..100).for_each(|_| answers.posted());
+        assert_eq!(receive_only(&answers), 0);
+        (0..100).for_each(|_| answers.posted());
+        assert_eq!(receive_only(&answers), 0, "they came too late");
+    }
+}
