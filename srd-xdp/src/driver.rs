@@ -87,7 +87,7 @@ impl XdpDriver {
         options.check()?;
         let udp = UdpDriver::bind(addr, options.udp.clone())?;
         let local = udp.local_addr();
-        let open::Opened { link, table, filter, lanes, interface_queues } = open::open(local.ip(), &options)?;
+        let open::Opened { link, table, filter, lanes, interface_queues } = open::open(local, &options)?;
         let ports = Ports::new(filter, local);
         let info = XdpInfo {
             interface: link.name.clone(),

@@ -18,17 +18,22 @@ use crate::sys::{self, ArrayMap, Attached, HashMap, Loaded, MapsByName, SocketMa
 /// Destination address (IPv4 as `::ffff:a.b.c.d`) and port in network byte order, two zeros.
 type PortKey = [u8; 20];
 
+/// The address and port that most of its datagrams are to ([`PortKey`]), four zeros, and then who it is.
+type QueueOwner = [u8; 32];
+/// Where in it that is.
+pub(crate) const OWNER: i16 = 24;
+
 /// The maps of the program.
 #[derive(Debug)]
 pub(crate) struct Maps {
     /// To whom datagrams to an address and port go.
     pub(crate) ports: HashMap<PortKey, u64>,
     /// Who receives from a queue.
-    pub(crate) owners: ArrayMap,
+    pub(crate) owners: ArrayMap<QueueOwner>,
     /// The socket of a queue.
     pub(crate) sockets: SocketMap,
     /// Index 0: first fragments dropped.
-    pub(crate) counts: ArrayMap,
+    pub(crate) counts: ArrayMap<u64>,
 }
 
 /// A driver's hold on the program.
@@ -42,7 +47,7 @@ pub(crate) struct Filter {
 }
 
 /// Name of the program, and its version: programs of other versions are not shared.
-const NAME: &str = "srd_xdp_2";
+const NAME: &str = "srd_xdp_3";
 const PORTS: &str = "srd_ports";
 const OWNERS: &str = "srd_owners";
 const SOCKETS: &str = "srd_sockets";
@@ -91,10 +96,13 @@ impl Filter {
         Err(OpenError::os("attach the program", link, e))
     }
 
-    /// Packets of our ports that come in by this queue go to the socket, which is bound to it.
-    pub(crate) fn add_queue(&self, queue: u32, socket: &Xsk) -> io::Result<()> {
+    /// Packets of our ports that come in by this queue go to the socket, which is bound to it; those to `local` soonest.
+    pub(crate) fn add_queue(&self, queue: u32, socket: &Xsk, local: SocketAddr) -> io::Result<()> {
         use std::os::fd::AsFd;
-        self.maps.owners.set(queue, self.owner)?;
+        let mut value: QueueOwner = [0; 32];
+        value[..20].copy_from_slice(&key(local.ip(), local.port()));
+        value[OWNER as usize..].copy_from_slice(&self.owner.to_ne_bytes());
+        self.maps.owners.set(queue, &value)?;
         self.maps.sockets.set(queue, socket.as_fd())
     }
 

@@ -124,7 +124,7 @@ impl Lane {
                 if left == 0 {
                     left = burst.segment.min(rest);
                     rest -= left;
-                    open = self.begin(headers.len(), left);
+                    open = self.begin(headers, left);
                 }
                 let (now, later) = slice.split_at(slice.len().min(left));
                 left -= now.len();
@@ -147,23 +147,39 @@ impl Lane {
     }
 
     /// Frames for a packet; `None` counts it as dropped.
-    fn begin(&mut self, headers: usize, payload: usize) -> Option<Packet> {
-        let size = self.xsk.packet_size();
-        let pieces = (headers + payload).div_ceil(size);
+    #[inline]
+    fn begin(&mut self, headers: &Headers, payload: usize) -> Option<Packet> {
+        let len = headers.len() + payload;
+        let pieces = if len <= self.xsk.packet_size() { 1 } else { len.div_ceil(self.xsk.packet_size()) };
         debug_assert!(pieces <= MAX_PIECES, "a datagram of {payload} bytes");
-        if self.free.len() < pieces || self.xsk.transmit_room(pieces as u32) < pieces as u32 {
-            self.reap();
-            if self.free.len() < pieces {
-                self.flush();
-                self.reap();
-            }
-            if self.free.len() < pieces || self.xsk.transmit_room(pieces as u32) < pieces as u32 {
-                self.stats.tx_dropped += 1;
-                return None;
-            }
+        if !self.has_room(pieces) && !self.make_room(pieces) {
+            self.stats.tx_dropped += 1;
+            return None;
         }
-        let frames = self.free.drain(self.free.len() - pieces..).collect();
-        Some(Packet { frames, at: headers, len: headers + payload, sum: 0 })
+        let mut frames = ArrayVec::new();
+        while frames.len() < pieces {
+            frames.push(self.free.pop()?);
+        }
+        headers.write(self.xsk.packet_mut(&mut frames[0]), payload);
+        if self.xsk.completes_checksums() {
+            self.xsk.complete_checksum(&mut frames[0], headers.checksum_start(), CHECKSUM_OFFSET);
+        }
+        Some(Packet { frames, at: headers.len(), len, sum: 0 })
+    }
+
+    #[inline]
+    fn has_room(&mut self, pieces: usize) -> bool {
+        self.free.len() >= pieces && self.xsk.transmit_room(pieces as u32) >= pieces as u32
+    }
+
+    #[cold]
+    fn make_room(&mut self, pieces: usize) -> bool {
+        self.reap();
+        if self.free.len() < pieces {
+            self.flush();
+            self.reap();
+        }
+        self.has_room(pieces)
     }
 
     /// Makes the kernel send what is queued.
@@ -332,15 +348,13 @@ impl Packet {
         }
     }
 
-    /// Writes the headers, and queues it.
+    /// Queues it.
     #[inline]
     fn finish(mut self, xsk: &mut Xsk, headers: &Headers) {
         debug_assert_eq!(self.at, self.len, "bytes of the datagram");
         let (size, offload) = (xsk.packet_size(), xsk.completes_checksums());
-        let (first, sum) = (&mut self.frames[0], (!offload).then_some(self.sum));
-        headers.write(xsk.packet_mut(first), self.len - headers.len(), sum);
-        if offload {
-            xsk.complete_checksum(first, headers.checksum_start(), CHECKSUM_OFFSET);
+        if !offload {
+            headers.complete(xsk.packet_mut(&mut self.frames[0]), self.len - headers.len(), self.sum);
         }
         let mut metadata = offload;
         let mut left = self.len;

@@ -14,7 +14,7 @@
 use std::os::fd::AsFd;
 
 use crate::asm::{Alu, Assembler, Helper, If, Reg, Width};
-use crate::filter::Maps;
+use crate::filter::{Maps, OWNER};
 use crate::sys::Insn;
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
@@ -150,14 +150,26 @@ fn udp(a: &mut Assembler, maps: &Maps) {
     a.load(Width::Half, R1, R4, 2);
     a.store(Width::Half, R10, KEY_PORT, R1);
     a.store_imm(Width::Half, R10, KEY_PORT + 2, 0);
-    lookup(a, maps.ports.as_fd(), KEY);
-    a.load(Width::Double, R8, R0, 0);
     a.jump_if_imm(R7, If::Ne, 0, "fragment");
     a.load(Width::Word, R1, R9, MD_QUEUE);
     a.store(Width::Word, R10, INDEX, R1);
     lookup(a, maps.owners.as_fd(), INDEX);
+    a.load(Width::Double, R8, R0, OWNER);
+    // Most packets are for the address that the queue's owner names: to know that needs no hash. Parts as they were stored,
+    // or the loads would wait for the stores.
+    for part in 0..4 {
+        a.load(Width::Word, R1, R0, 4 * part);
+        a.load(Width::Word, R2, R10, KEY + 4 * part);
+        a.jump_if(R1, If::Ne, R2, "another");
+    }
+    a.load(Width::Half, R1, R0, 16);
+    a.load(Width::Half, R2, R10, KEY_PORT);
+    a.jump_if(R1, If::Eq, R2, "take");
+    a.label("another");
+    lookup(a, maps.ports.as_fd(), KEY);
     a.load(Width::Double, R1, R0, 0);
     a.jump_if(R1, If::Ne, R8, "pass");
+    a.label("take");
     stamp(a);
     a.map(R1, maps.sockets.as_fd());
     a.load(Width::Word, R2, R9, MD_QUEUE);
@@ -166,6 +178,7 @@ fn udp(a: &mut Assembler, maps: &Maps) {
     a.exit();
 
     a.label("fragment");
+    lookup(a, maps.ports.as_fd(), KEY);
     a.store_imm(Width::Word, R10, INDEX, 0);
     lookup(a, maps.counts.as_fd(), INDEX);
     a.alu_imm(Alu::Mov, R1, 1);
