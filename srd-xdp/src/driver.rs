@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use srd_core::{Driver, Gather, RxMeta, SourcePort, Span, Time, TxBatch};
-use srd_udp::{UdpDriver, Waker};
+use srd_udp::{UdpDriver, WaitMode, Waker};
 
 use crate::error::OpenError;
 use crate::lane::{self, Lane};
@@ -14,6 +14,8 @@ use crate::net::Table;
 use crate::open::{self, Ports};
 use crate::options::XdpOptions;
 use crate::packet::{Headers, Origin};
+use crate::program::read_stamp;
+use crate::stamping::Stamping;
 use crate::stats::XdpStats;
 
 /// Moves datagrams through AF_XDP sockets, past the kernel's network stack.
@@ -38,6 +40,7 @@ pub struct XdpDriver {
     fallbacks: u64,
     /// The last reading of the clock, until it is used as the time of an arrival.
     read: Option<Time>,
+    stamping: Stamping,
     /// When to look at the UDP socket again.
     udp_due: Time,
     /// When to ask for news again.
@@ -70,8 +73,6 @@ pub struct XdpInfo {
 const UDP_PAUSE: Span = Span::from_micros(50);
 /// The same for news of the network.
 const NEWS_PAUSE: Span = Span::from_millis(1);
-/// A packet has not been in a ring for longer.
-const MAX_AGE: Span = Span::from_secs(1);
 /// Looks at the rings per turn in which nothing happens.
 const SPINS: u32 = 16;
 /// As many descriptors as a sleep watches.
@@ -85,7 +86,7 @@ impl XdpDriver {
     /// What is missing or in the way, and what to do about it.
     pub fn open(addr: SocketAddr, options: XdpOptions) -> Result<XdpDriver, OpenError> {
         options.check()?;
-        let udp = UdpDriver::bind(addr, options.udp.clone())?;
+        let mut udp = UdpDriver::bind(addr, options.udp.clone())?;
         let local = udp.local_addr();
         let open::Opened { link, table, filter, lanes, interface_queues } = open::open(local, &options)?;
         let ports = Ports::new(filter, local);
@@ -100,6 +101,7 @@ impl XdpDriver {
             veth: link.veth,
         };
         let numbers = vec![None; udp.source_ports().into()];
+        let stamping = Stamping::new(options.udp.wait != WaitMode::Spin, udp.now());
         let mut driver = XdpDriver {
             ports,
             lanes: lanes.into_iter().map(|(_, lane)| lane).collect(),
@@ -112,6 +114,7 @@ impl XdpDriver {
             numbers,
             fallbacks: 0,
             read: None,
+            stamping,
             udp_due: Time::ZERO,
             news_due: Time::ZERO,
         };
@@ -197,15 +200,15 @@ impl Driver for XdpDriver {
             Some(at) => at,
             None => self.udp.now(),
         };
+        if let Some(wanted) = self.stamping.look(at) {
+            // If it does not work, there are stamps without need, or none with.
+            let _ = self.ports.set_stamps(wanted);
+        }
         let mut received = 0;
         for lane in &mut self.lanes {
             let udp = &self.udp;
-            // Never later than now; without a stamp, or with one that makes no sense, now.
-            let stamped = |ns: Option<u64>| {
-                let stamp = ns.map_or(at, |ns| udp.time_of(ns).min(at));
-                if at.since(stamp) < MAX_AGE { stamp } else { at }
-            };
-            received += lane.recv(self.origin, &stamped, sink);
+            let arrival = |before: &[u8]| self.stamping.arrival(at, || read_stamp(before).map(|ns| udp.time_of(ns)));
+            received += lane.recv(self.origin, &arrival, sink);
         }
         if received > 0 {
             self.udp.note_moved();

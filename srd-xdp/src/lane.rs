@@ -8,7 +8,6 @@ use srd_core::{Burst, Gather, RxMeta, Time};
 
 use crate::checksum::{copy_sum, fold};
 use crate::packet::{Bad, Headers, Origin, parse};
-use crate::program::read_stamp;
 use crate::stats::XdpStats;
 use crate::sys::{Frame, METADATA, Mode, Rings, Statistics, UmemSize, Xsk};
 
@@ -16,8 +15,8 @@ use crate::sys::{Frame, METADATA, Mode, Rings, Statistics, UmemSize, Xsk};
 const MAX_PIECES: usize = 4;
 /// Frames handed over per call, so that a flood does not keep the caller from sending.
 const FRAMES_PER_CALL: u32 = 64;
-/// Where the kernel copies, it is told after so many datagrams, while they are in the first-level cache.
-const DATAGRAMS_PER_KICK: u32 = 32;
+/// Where the kernel copies, it is told after so many datagrams, while they are in the cache.
+const DATAGRAMS_PER_KICK: u32 = 64;
 /// System calls to send what is queued, while the kernel is busy. What is left goes with the next batch or turn.
 const KICKS: u32 = 64;
 /// Bytes before a received packet that the kernel keeps (`XDP_PACKET_HEADROOM`).
@@ -38,6 +37,8 @@ pub(crate) struct Lane {
     unsent: u32,
     /// The kernel was told, and has not taken all.
     held_up: bool,
+    /// The datagram that is being written.
+    packet: Packet,
     /// A packet of several pieces as far as it has come.
     assembly: Vec<u8>,
     /// When the packet that is being received arrived.
@@ -94,6 +95,7 @@ impl Lane {
             free,
             unsent: 0,
             held_up: false,
+            packet: Packet::default(),
             assembly: Vec::new(),
             arrived: Time::ZERO,
             stats: LaneStats::default(),
@@ -118,53 +120,70 @@ impl Lane {
     pub(crate) fn send(&mut self, headers: &Headers, burst: &Burst<'_>, mem: &dyn Gather) {
         let mut rest = burst.len;
         let mut left = 0;
-        let mut open: Option<Packet> = None;
         burst.for_each_slice(mem, |mut slice| {
             while !slice.is_empty() {
                 if left == 0 {
                     left = burst.segment.min(rest);
                     rest -= left;
-                    open = self.begin(headers, left);
+                    self.begin(headers, left);
                 }
                 let (now, later) = slice.split_at(slice.len().min(left));
                 left -= now.len();
                 slice = later;
-                if let Some(packet) = &mut open {
-                    packet.put(&self.xsk, now);
-                }
-                if left == 0
-                    && let Some(packet) = open.take()
-                {
-                    packet.finish(&mut self.xsk, headers);
-                    self.stats.tx_datagrams += 1;
-                    self.unsent += 1;
-                    if self.unsent == DATAGRAMS_PER_KICK && !self.mode.zero_copy {
-                        self.flush();
-                    }
+                self.packet.put(&self.xsk, now);
+                if left == 0 {
+                    self.finish(headers);
                 }
             }
         });
     }
 
-    /// Frames for a packet; `None` counts it as dropped.
+    /// Gets frames for a datagram and writes the headers; without frames it is dropped and counted.
     #[inline]
-    fn begin(&mut self, headers: &Headers, payload: usize) -> Option<Packet> {
-        let len = headers.len() + payload;
-        let pieces = if len <= self.xsk.packet_size() { 1 } else { len.div_ceil(self.xsk.packet_size()) };
+    fn begin(&mut self, headers: &Headers, payload: usize) {
+        let (len, size) = (headers.len() + payload, self.xsk.packet_size());
+        let pieces = if len <= size { 1 } else { len.div_ceil(size) };
         debug_assert!(pieces <= MAX_PIECES, "a datagram of {payload} bytes");
+        let packet = &mut self.packet;
+        (packet.piece, packet.at, packet.len, packet.sum) = (0, headers.len(), len, 0);
         if !self.has_room(pieces) && !self.make_room(pieces) {
             self.stats.tx_dropped += 1;
-            return None;
+            return;
         }
-        let mut frames = ArrayVec::new();
-        while frames.len() < pieces {
-            frames.push(self.free.pop()?);
+        let packet = &mut self.packet;
+        for _ in 0..pieces {
+            packet.frames.extend(self.free.pop());
         }
-        headers.write(self.xsk.packet_mut(&mut frames[0]), payload);
-        if self.xsk.completes_checksums() {
-            self.xsk.complete_checksum(&mut frames[0], headers.checksum_start(), CHECKSUM_OFFSET);
+        if let Some(first) = packet.frames.last_mut() {
+            headers.write(self.xsk.packet_mut(first), payload);
+            if self.xsk.completes_checksums() {
+                self.xsk.complete_checksum(first, headers.checksum_start(), CHECKSUM_OFFSET);
+            }
         }
-        Some(Packet { frames, at: headers.len(), len, sum: 0 })
+    }
+
+    /// Queues the datagram, if it has frames.
+    #[inline]
+    fn finish(&mut self, headers: &Headers) {
+        let (packet, size) = (&mut self.packet, self.xsk.packet_size());
+        let Some(first) = packet.frames.last_mut() else { return };
+        debug_assert_eq!(packet.piece * size + packet.at, packet.len, "bytes of the datagram");
+        let offload = self.xsk.completes_checksums();
+        if !offload {
+            headers.complete(self.xsk.packet_mut(first), packet.len - headers.len(), packet.sum);
+        }
+        let mut metadata = offload;
+        let mut left = packet.len;
+        while let Some(frame) = packet.frames.pop() {
+            let len = left.min(size);
+            left -= len;
+            self.xsk.transmit(frame, len, left > 0, std::mem::take(&mut metadata));
+        }
+        self.stats.tx_datagrams += 1;
+        self.unsent += 1;
+        if self.unsent == DATAGRAMS_PER_KICK && !self.mode.zero_copy {
+            self.flush();
+        }
     }
 
     #[inline]
@@ -228,11 +247,11 @@ impl Lane {
     }
 
     /// Hands over what has arrived, within bounds, and returns the number of datagrams.
-    /// `time` makes a time of arrival of a stamp.
+    /// `arrival` tells when a packet arrived by the bytes before it.
     pub(crate) fn recv(
         &mut self,
         origin: Origin,
-        time: &impl Fn(Option<u64>) -> Time,
+        arrival: &impl Fn(&[u8]) -> Time,
         sink: &mut dyn FnMut(&RxMeta, &[u8]),
     ) -> usize {
         if self.held_up {
@@ -247,7 +266,7 @@ impl Lane {
             let bytes = &rest[..piece.len];
             if self.assembly.is_empty() {
                 // A packet of several pieces is stamped before the first.
-                self.arrived = time(read_stamp(before));
+                self.arrived = arrival(before);
             }
             let at = self.arrived;
             if !piece.more && self.assembly.is_empty() {
@@ -316,12 +335,15 @@ impl AsFd for Lane {
     }
 }
 
-/// A packet that is being written. All frames but the last are full.
+/// A packet that is being written.
+#[derive(Debug, Default)]
 struct Packet {
+    /// Last piece first, all but that full. None: the packet is dropped.
     frames: ArrayVec<Frame, MAX_PIECES>,
-    /// Bytes so far, headers included.
+    /// The piece that is being written, and how far.
+    piece: usize,
     at: usize,
-    /// Bytes in the end.
+    /// Bytes in the end, headers included.
     len: usize,
     /// The [sum](crate::checksum::sum) of the payload so far.
     sum: u64,
@@ -333,9 +355,12 @@ impl Packet {
     fn put(&mut self, xsk: &Xsk, mut bytes: &[u8]) {
         let size = xsk.packet_size();
         while !bytes.is_empty() {
-            let (frame, offset) = (&mut self.frames[self.at / size], self.at % size);
-            let n = bytes.len().min(size - offset);
-            let place = &mut xsk.packet_mut(frame)[offset..offset + n];
+            if self.at == size {
+                (self.piece, self.at) = (self.piece + 1, 0);
+            }
+            let Some(index) = self.frames.len().checked_sub(1 + self.piece) else { return };
+            let n = bytes.len().min(size - self.at);
+            let place = &mut xsk.packet_mut(&mut self.frames[index])[self.at..self.at + n];
             if xsk.completes_checksums() {
                 place.copy_from_slice(&bytes[..n]);
             } else {
@@ -345,23 +370,6 @@ impl Packet {
             }
             self.at += n;
             bytes = &bytes[n..];
-        }
-    }
-
-    /// Queues it.
-    #[inline]
-    fn finish(mut self, xsk: &mut Xsk, headers: &Headers) {
-        debug_assert_eq!(self.at, self.len, "bytes of the datagram");
-        let (size, offload) = (xsk.packet_size(), xsk.completes_checksums());
-        if !offload {
-            headers.complete(xsk.packet_mut(&mut self.frames[0]), self.len - headers.len(), self.sum);
-        }
-        let mut metadata = offload;
-        let mut left = self.len;
-        for frame in self.frames {
-            let len = left.min(size);
-            left -= len;
-            xsk.transmit(frame, len, left > 0, std::mem::take(&mut metadata));
         }
     }
 }

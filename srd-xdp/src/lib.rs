@@ -22,6 +22,7 @@ mod options;
 mod packet;
 mod probe;
 mod program;
+mod stamping;
 mod stats;
 #[expect(unsafe_code, reason = "system calls and memory shared with the kernel; see the module")]
 mod sys;

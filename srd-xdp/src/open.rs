@@ -68,7 +68,7 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
         }
         match open_lanes(&link, options, count, frame, mode, &mut pauses) {
             Ok(lanes) => {
-                let Some((_, filter)) = filter else { break };
+                let Some((_, mut filter)) = filter else { break };
                 for (queue, lane) in &lanes {
                     let added = filter.add_queue(*queue, lane.socket(), local);
                     added.map_err(|e| OpenError::os("register an AF_XDP socket", &link, e))?;
@@ -158,6 +158,11 @@ impl Ports {
         } else {
             self.filter.set_addresses(std::iter::once(ip), port)
         }
+    }
+
+    /// Whether packets shall be stamped on arrival.
+    pub(crate) fn set_stamps(&mut self, wanted: bool) -> io::Result<()> {
+        self.filter.set_stamps(wanted)
     }
 
     pub(crate) fn fragments(&self) -> u64 {

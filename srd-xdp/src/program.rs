@@ -6,15 +6,15 @@
 //! program were not there: ARP, ICMP, TCP, other ports, other hosts' addresses, and our datagrams on a queue without a
 //! socket of ours (there a UDP socket of the owner receives them).
 //!
-//! What it takes it stamps with the time of arrival, in metadata before the packet, where the device's driver has room for
-//! that: whoever sleeps reads packets late, and must not take that for a delay of the network.
+//! If the owner wants it ([`Stamping`](crate::stamping::Stamping)), what it takes is stamped with the time of arrival, in
+//! metadata before the packet, where the device's driver has room for that.
 //!
 //! Up to two VLAN tags, IPv4 with options, IPv6 without extension headers.
 
 use std::os::fd::AsFd;
 
 use crate::asm::{Alu, Assembler, Helper, If, Reg, Width};
-use crate::filter::{Maps, OWNER};
+use crate::filter::{Maps, OWNER, STAMPS};
 use crate::sys::Insn;
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
@@ -155,6 +155,7 @@ fn udp(a: &mut Assembler, maps: &Maps) {
     a.store(Width::Word, R10, INDEX, R1);
     lookup(a, maps.owners.as_fd(), INDEX);
     a.load(Width::Double, R8, R0, OWNER);
+    a.load(Width::Word, R7, R0, STAMPS);
     // Most packets are for the address that the queue's owner names: to know that needs no hash. Parts as they were stored,
     // or the loads would wait for the stores.
     for part in 0..4 {
@@ -191,8 +192,9 @@ fn udp(a: &mut Assembler, maps: &Maps) {
     a.exit();
 }
 
-/// Stamps the packet, if there is room. r8 is lost.
+/// Stamps the packet, if r7 says so and there is room. r8 is lost.
 fn stamp(a: &mut Assembler) {
+    a.jump_if_imm(R7, If::Eq, 0, "unstamped");
     a.alu(Alu::Mov, R1, R9);
     a.alu_imm(Alu::Mov, R2, -(STAMP as i32));
     a.call(Helper::AdjustMeta);

@@ -157,6 +157,31 @@ fn what_the_network_says_about_a_datagram() {
 }
 
 #[test]
+fn a_spinning_loop_that_was_away_learns_when_datagrams_arrived() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    let mut a = xdp(bed.host(0), Family::V4);
+    let udp = srd_xdp::UdpOptions { wait: srd_xdp::WaitMode::Spin, ..common::udp_options() };
+    let mut b = xdp_at(bed.host(1), (bed.host(1).addr(), 0).into(), XdpOptions { udp, ..options() });
+    meet(&mut a, &mut b);
+    let to = b.addr();
+    let away = std::time::Duration::from_millis(20);
+    for _ in 0..3 {
+        // It has been prompt for long enough to need no stamps, if the machine lets it.
+        assert!(b.receive_until(1, srd_core::Span::from_millis(30)).is_empty());
+        std::thread::sleep(away);
+        a.say(to, "it is noticed here that the loop was away");
+        b.receive(1);
+        a.say(to, "so this one is stamped");
+        std::thread::sleep(away);
+        let (meta, _) = b.receive(1).remove(0);
+        assert!(std::time::Duration::from(b.driver.now().since(meta.at)) >= away, "stamped by the program");
+    }
+}
+
+#[test]
 fn loopback_goes_through_the_kernel() {
     if !testbed::runs_here() {
         return;
