@@ -38,7 +38,7 @@ pub struct XdpDriver {
     /// Numbers of the source ports that have been used.
     numbers: Vec<Option<u16>>,
     fallbacks: u64,
-    /// The last reading of the clock, until it is used as the time of an arrival.
+    /// The last reading of the clock, after a look at the rings, until it is used as the time of their arrivals.
     read: Option<Time>,
     stamping: Stamping,
     /// When to look at the UDP socket again.
@@ -190,6 +190,9 @@ impl XdpDriver {
 
 impl Driver for XdpDriver {
     fn now(&mut self) -> Time {
+        // In this order: were it the other way round, what arrives in between would seem to have arrived before, perhaps
+        // before it was sent.
+        self.lanes.iter_mut().for_each(Lane::look);
         let now = self.udp.now();
         self.read = Some(now);
         now
@@ -198,8 +201,9 @@ impl Driver for XdpDriver {
     fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> io::Result<usize> {
         let at = match self.read.take() {
             Some(at) => at,
-            None => self.udp.now(),
+            None => self.now(),
         };
+        self.read = None;
         if let Some(wanted) = self.stamping.look(at) {
             // If it does not work, there are stamps without need, or none with.
             let _ = self.ports.set_stamps(wanted);
@@ -214,6 +218,10 @@ impl Driver for XdpDriver {
             self.udp.note_moved();
         }
         if at >= self.udp_due {
+            if received > 0 {
+                // That took a while, in which more may have come.
+                self.udp.now();
+            }
             let by_udp = self.udp.recv(sink)?;
             self.udp_due = if by_udp > 0 { at } else { at + UDP_PAUSE };
             received += by_udp;

@@ -235,6 +235,7 @@ impl Lane {
     }
 
     fn reap(&mut self) {
+        self.xsk.look_sent();
         while let Some(frame) = self.xsk.reap() {
             self.free.push(frame);
         }
@@ -246,7 +247,13 @@ impl Lane {
         self.xsk.has_arrivals()
     }
 
-    /// Hands over what has arrived, within bounds, and returns the number of datagrams.
+    /// Takes note of what has arrived by now. A reading of the clock after it is not before any of the arrivals.
+    #[inline]
+    pub(crate) fn look(&mut self) {
+        self.xsk.look();
+    }
+
+    /// Hands over what had arrived at the last [`look`](Self::look), within bounds, and returns the number of datagrams.
     /// `arrival` tells when a packet arrived by the bytes before it.
     pub(crate) fn recv(
         &mut self,

@@ -49,7 +49,7 @@ impl Stamping {
         Some(wanted)
     }
 
-    /// When a packet arrived that is read `now`. A stamp from before the program was told to make them belongs to an earlier
+    /// When a packet arrived that was there `now`. A stamp from before the program was told to make them belongs to an earlier
     /// packet in the same place.
     #[inline]
     pub(crate) fn arrival(&self, now: Time, stamp: impl FnOnce() -> Option<Time>) -> Time {

@@ -182,6 +182,36 @@ fn a_spinning_loop_that_was_away_learns_when_datagrams_arrived() {
 }
 
 #[test]
+fn nothing_arrives_before_it_was_sent() {
+    if !testbed::runs_here() {
+        return;
+    }
+    for wait in [srd_xdp::WaitMode::Sleep, srd_xdp::WaitMode::Spin] {
+        let bed = bed(Pair::builder().mtu(1500));
+        let mut a = xdp(bed.host(0), Family::V4);
+        let udp = srd_xdp::UdpOptions { wait, ..common::udp_options() };
+        let mut b = xdp_at(bed.host(1), (bed.host(1).addr(), 0).into(), XdpOptions { udp, ..options() });
+        meet(&mut a, &mut b);
+        let to = b.addr();
+        for _ in 0..20 {
+            // As an engine that reads the clock, and then is kept from reading what has arrived.
+            let began = b.driver.now();
+            let away = std::time::Duration::from_millis(2);
+            std::thread::sleep(away);
+            a.say(to, "sent after a while");
+            let mut arrived = None;
+            b.driver.recv(&mut |meta, _| arrived = Some(meta.at)).expect("receive");
+            let at = arrived.unwrap_or_else(|| b.receive(1)[0].0.at);
+            assert!(
+                std::time::Duration::from(at.since(began)) >= away,
+                "{wait:?}: arrived {:?} later",
+                at.since(began)
+            );
+        }
+    }
+}
+
+#[test]
 fn loopback_goes_through_the_kernel() {
     if !testbed::runs_here() {
         return;

@@ -197,7 +197,13 @@ impl Xsk {
         };
     }
 
-    /// The next piece that has arrived.
+    /// Takes note of what has arrived by now.
+    #[inline]
+    pub(crate) fn look(&mut self) {
+        self.rx.look();
+    }
+
+    /// The next piece that had arrived at the last [`look`](Self::look).
     #[inline]
     pub(crate) fn receive(&mut self) -> Option<Received> {
         let desc = self.rx.pop()?;
@@ -254,7 +260,12 @@ impl Xsk {
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// A frame that has been sent.
+    /// Takes note of what has been sent by now.
+    pub(crate) fn look_sent(&mut self) {
+        self.completion.look();
+    }
+
+    /// A frame that had been sent at the last [`look_sent`](Self::look_sent).
     pub(crate) fn reap(&mut self) -> Option<Frame> {
         let address = self.completion.pop()?;
         Some(self.umem.frame(address).0)
