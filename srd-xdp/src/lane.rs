@@ -380,3 +380,7 @@ impl Packet {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "lane_tests.rs"]
+mod tests;
