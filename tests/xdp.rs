@@ -325,6 +325,22 @@ fn auto_takes_udp_where_the_kernel_would_copy() {
     assert_eq!(report["driver"], "udp");
 }
 
+#[test]
+fn verbose_tells_what_the_kernel_granted() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().mtu(1500).build().expect("a test bed");
+    let (_server, addr) = server(bed.host(1), Family::V4, &["--driver", "xdp"]);
+    for (verbose, lines) in [(&[][..], 0), (&["-v"], 1)] {
+        let out = finish(client(bed.host(0), "lat", addr, &["--driver", "xdp", "--iters", "10"]).args(verbose));
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        let said: Vec<_> = stderr.lines().filter(|line| line.contains("AF_XDP at eth0: queues [0] of 1")).collect();
+        assert_eq!(said.len(), lines, "{stderr}");
+        assert!(said.iter().all(|line| line.contains("on huge pages") || line.contains("on normal pages")), "{stderr}");
+    }
+}
+
 /// The command on a host, with these capabilities and no others.
 fn with_capabilities(host: &Host, capabilities: &[&str]) -> Command {
     let set = capabilities.iter().fold("-all".to_owned(), |set, name| format!("{set},+{name}"));

@@ -9,6 +9,7 @@ use srd_core::{Driver, Gather, RxMeta, SourcePort, Span, Time, TxBatch};
 use srd_udp::{UdpDriver, WaitMode, Waker};
 
 use crate::error::OpenError;
+use crate::info::XdpInfo;
 use crate::lane::{self, Lane};
 use crate::net::Table;
 use crate::open::{self, Ports};
@@ -47,28 +48,6 @@ pub struct XdpDriver {
     news_due: Time,
 }
 
-/// What the kernel granted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct XdpInfo {
-    /// Name of the interface.
-    pub interface: String,
-    /// Its queues that have a socket of ours.
-    pub queues: Vec<u32>,
-    /// Queues that it has.
-    pub interface_queues: u32,
-    /// Whether the NIC reads and writes packets in our memory itself.
-    pub zero_copy: bool,
-    /// Whether packets may be longer than a frame.
-    pub multi_buffer: bool,
-    /// Whether the kernel or the device completes the checksums of what is sent (metadata, Linux 6.11).
-    pub checksum_offload: bool,
-    /// Bytes of a frame.
-    pub frame_size: u32,
-    /// Whether it is one end of a virtual cable.
-    pub veth: bool,
-}
-
 /// How long a loop that does not sleep leaves the UDP socket alone after it was empty. Looking costs a system call.
 const UDP_PAUSE: Span = Span::from_micros(50);
 /// The same for news of the network.
@@ -98,8 +77,10 @@ impl XdpDriver {
             multi_buffer: lanes.iter().all(|(_, lane)| lane.mode().multi),
             checksum_offload: lanes.iter().all(|(_, lane)| lane.socket().completes_checksums()),
             frame_size: lane::frame_size(link.mtu),
+            huge_pages: lanes.iter().all(|(_, lane)| lane.socket().has_huge_pages()),
             veth: link.veth,
         };
+        tracing::info!("{info}");
         let numbers = vec![None; udp.source_ports().into()];
         let stamping = Stamping::new(options.udp.wait != WaitMode::Spin, udp.now());
         let mut driver = XdpDriver {

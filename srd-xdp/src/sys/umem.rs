@@ -44,6 +44,10 @@ impl Umem {
         self.size.frame as usize
     }
 
+    pub(super) fn is_huge(&self) -> bool {
+        self.map.is_huge()
+    }
+
     pub(super) fn metadata(&self) -> usize {
         self.size.metadata as usize
     }

@@ -139,6 +139,11 @@ impl Xsk {
         set(libc::SO_BUSY_POLL_BUDGET, BUDGET)
     }
 
+    /// Whether the frames lie on huge pages from the administrator's pool.
+    pub(crate) fn has_huge_pages(&self) -> bool {
+        self.umem.is_huge()
+    }
+
     /// Longest packet, or piece of one, that can be sent from a frame.
     pub(crate) fn packet_size(&self) -> usize {
         self.umem.frame_size() - self.umem.metadata()
