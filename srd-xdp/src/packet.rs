@@ -35,7 +35,7 @@ pub(crate) struct Headers {
     len: usize,
     /// Where the IP header begins.
     ip: usize,
-    /// Sum of an IPv4 header whose length is zero.
+    /// Sum of the IPv4 header, if it is one, with a length of zero.
     ip_sum: u64,
     /// Sum of the addresses and the protocol, for the checksum of the datagram.
     pseudo: u64,
@@ -56,6 +56,7 @@ impl Headers {
         }
         let ip = at + 2;
         let tos = if ect { ECT0 } else { 0 };
+        // Sums are of what is at hand: what has just been written in small pieces is slow to be read in large ones.
         let (udp, addresses) = match (hop.source, to.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
                 bytes[at..ip].copy_from_slice(&TYPE_V4.to_be_bytes());
@@ -67,7 +68,7 @@ impl Headers {
                 header[9] = PROTOCOL_UDP;
                 header[12..16].copy_from_slice(&from.octets());
                 header[16..20].copy_from_slice(&to.octets());
-                (ip + V4, ip + 12..ip + V4)
+                (ip + V4, sum(&from.octets()) + sum(&to.octets()))
             }
             (IpAddr::V6(from), IpAddr::V6(to_ip)) => {
                 bytes[at..ip].copy_from_slice(&TYPE_V6.to_be_bytes());
@@ -79,15 +80,22 @@ impl Headers {
                 header[7] = TTL;
                 header[8..24].copy_from_slice(&from.octets());
                 header[24..40].copy_from_slice(&to_ip.octets());
-                (ip + V6, ip + 8..ip + V6)
+                (ip + V6, sum(&from.octets()) + sum(&to_ip.octets()))
             }
             _ => return None,
         };
         bytes[udp..udp + 2].copy_from_slice(&port.to_be_bytes());
         bytes[udp + 2..udp + 4].copy_from_slice(&to.port().to_be_bytes());
-        let pseudo = sum(&bytes[addresses]) + u64::from(u16::from(PROTOCOL_UDP).to_be());
-        let ports = sum(&bytes[udp..udp + 4]);
-        Some(Headers { bytes, len: udp + UDP, ip, ip_sum: sum(&bytes[ip..udp]), pseudo, ports })
+        let fixed =
+            [[0x45, tos], [DONT_FRAGMENT, 0], [TTL, PROTOCOL_UDP]].map(|word| u64::from(u16::from_ne_bytes(word)));
+        Some(Headers {
+            bytes,
+            len: udp + UDP,
+            ip,
+            ip_sum: fixed.iter().sum::<u64>() + addresses,
+            pseudo: addresses + u64::from(u16::from(PROTOCOL_UDP).to_be()),
+            ports: u64::from(port.to_be()) + u64::from(to.port().to_be()),
+        })
     }
 
     /// Bytes of all headers together; even.

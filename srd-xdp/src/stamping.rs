@@ -9,8 +9,12 @@ use srd_core::{Span, Time};
 /// Looks that are no further apart tell the time of arrival well enough: far below the queueing delays that congestion control
 /// aims at.
 const PROMPT: Span = Span::from_micros(20);
-/// Whoever was late is expected to be so again for this long. Switching costs a system call.
-const SUSPICION: Span = Span::from_millis(10);
+/// Absence is forgiven at this part of the time: a loop that is away for less is seldom wrong.
+const FORGIVEN: u64 = 20;
+/// Absence that is not forgiven yet, from which on there are stamps, until all is.
+const TOLERATED: Span = Span::from_micros(100);
+/// No more is remembered, which takes 10 ms: time slices of other programs come more often.
+const REMEMBERED: Span = Span::from_micros(500);
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -21,28 +25,31 @@ pub(crate) struct Stamping {
     since: Option<Time>,
     /// The last look.
     looked: Time,
-    /// The last look that came late.
-    late: Time,
+    /// Time between looks that were not prompt, less what is forgiven.
+    absence: Span,
 }
 
 impl Stamping {
     /// For a loop that looks at the rings all the time, or one that sleeps.
     pub(crate) fn new(sleeps: bool, now: Time) -> Stamping {
-        Stamping { always: sleeps, since: Some(now), looked: now, late: now }
+        Stamping { always: sleeps, since: Some(now), looked: now, absence: REMEMBERED }
     }
 
-    /// The loop looks at the rings. Returns whether to stamp from now on, if that changes.
+    /// The loop looks at the rings. Returns whether to stamp from now on, if that changes. Switching costs a system call.
     #[inline]
     pub(crate) fn look(&mut self, now: Time) -> Option<bool> {
         if self.always {
             return None;
         }
-        if now.since(self.looked) > PROMPT {
-            self.late = now;
-        }
+        let away = now.since(self.looked);
         self.looked = now;
-        let wanted = now.since(self.late) < SUSPICION;
-        if wanted == self.since.is_some() {
+        self.absence = self.absence - away / FORGIVEN;
+        if away > PROMPT {
+            self.absence = (self.absence + away).min(REMEMBERED);
+        }
+        let stamped = self.since.is_some();
+        let wanted = self.absence > if stamped { Span::ZERO } else { TOLERATED };
+        if wanted == stamped {
             return None;
         }
         self.since = wanted.then_some(now);
@@ -83,6 +90,7 @@ mod tests {
         let (now, changes) = prompt(&mut stamping, 2_000);
         assert_eq!(changes, [false]);
         assert_eq!(stamping.arrival(at(now), || Some(at(now - 1))), at(now), "not even looked at");
+        assert_eq!(stamping.look(at(now + 60)), None, "once in a while");
         assert_eq!(stamping.look(at(now + 5000)), Some(true));
         let read = at(now + 5400);
         assert_eq!(stamping.look(read), None);
