@@ -192,7 +192,7 @@ impl Driver for XdpDriver {
         let mut received = 0;
         for lane in &mut self.lanes {
             let udp = &self.udp;
-            let arrival = |before: &[u8]| self.stamping.arrival(at, || read_stamp(before).map(|ns| udp.time_of(ns)));
+            let arrival = |frame: &[u8]| self.stamping.arrival(at, || read_stamp(frame).map(|ns| udp.time_of(ns)));
             received += lane.recv(self.origin, &arrival, sink);
         }
         if received > 0 {

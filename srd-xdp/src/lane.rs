@@ -254,7 +254,7 @@ impl Lane {
     }
 
     /// Hands over what had arrived at the last [`look`](Self::look), within bounds, and returns the number of datagrams.
-    /// `arrival` tells when a packet arrived by the bytes before it.
+    /// `arrival` tells when a packet arrived by the frame, or the first piece of it.
     pub(crate) fn recv(
         &mut self,
         origin: Origin,
@@ -269,11 +269,9 @@ impl Lane {
             && let Some(piece) = self.xsk.receive()
         {
             frames += 1;
-            let (before, rest) = self.xsk.bytes(&piece.frame).split_at(piece.offset);
-            let bytes = &rest[..piece.len];
+            let bytes = &self.xsk.bytes(&piece.frame)[piece.offset..][..piece.len];
             if self.assembly.is_empty() {
-                // A packet of several pieces is stamped before the first.
-                self.arrived = arrival(before);
+                self.arrived = arrival(bytes);
             }
             let at = self.arrived;
             if !piece.more && self.assembly.is_empty() {

@@ -35,6 +35,8 @@ fn receiver(at: SocketAddr) -> (Lane, Filter, [u8; 6]) {
     let mut filter = Filter::open(&mut netlink, &link, &[Attached::Native], None).expect("the program");
     let lane = Lane::open(link.index, 0, 2048, 64, MODE).expect("a socket");
     filter.add_queue(0, lane.socket(), at).expect("the queue");
+    // Frames are to be seen as they were sent.
+    filter.set_stamps(false).expect("no stamps");
     filter.set_addresses(std::iter::once(at.ip()), at.port()).expect("the port");
     (lane, filter, link.mac)
 }

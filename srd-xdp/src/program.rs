@@ -7,7 +7,7 @@
 //! socket of ours (there a UDP socket of the owner receives them).
 //!
 //! If the owner wants it ([`Stamping`](crate::stamping::Stamping)), what it takes is stamped with the time of arrival, in
-//! metadata before the packet, where the device's driver has room for that.
+//! place of the hardware addresses, which have done their work.
 //!
 //! Up to two VLAN tags, IPv4 with options, IPv6 without extension headers.
 
@@ -21,17 +21,15 @@ use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
+const XDP_REDIRECT: i32 = 4;
 
 // Fields of `struct xdp_md`.
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
-const MD_DATA_META: i16 = 8;
 const MD_QUEUE: i16 = 16;
 
-/// Bytes of a stamp: nanoseconds of `CLOCK_MONOTONIC`, then the mark, both 8 bytes in the byte order of the host.
-pub(crate) const STAMP: usize = 16;
-/// Says that there is a stamp.
-pub(crate) const STAMP_MARK: i32 = 0x5352_4421;
+/// Says that there is a stamp. It follows the nanoseconds of `CLOCK_MONOTONIC`, 8 bytes, both in the byte order of the host.
+const STAMP_MARK: i32 = 0x5352_4421;
 
 // On the stack: the key of `ports` (20 bytes, see `PortKey`), and an index.
 const KEY: i16 = -24;
@@ -171,11 +169,18 @@ fn udp(a: &mut Assembler, maps: &Maps) {
     a.load(Width::Double, R1, R0, 0);
     a.jump_if(R1, If::Ne, R8, "pass");
     a.label("take");
-    stamp(a);
     a.map(R1, maps.sockets.as_fd());
     a.load(Width::Word, R2, R9, MD_QUEUE);
     a.alu_imm(Alu::Mov, R3, XDP_PASS);
     a.call(Helper::RedirectMap);
+    // What goes to the kernel, as the socket is gone, stays as it is.
+    a.jump_if_imm(R0, If::Ne, XDP_REDIRECT, "unstamped");
+    a.jump_if_imm(R7, If::Eq, 0, "unstamped");
+    a.call(Helper::KtimeNs);
+    a.store(Width::Double, R6, 0, R0);
+    a.store_imm(Width::Word, R6, 8, STAMP_MARK);
+    a.alu_imm(Alu::Mov, R0, XDP_REDIRECT);
+    a.label("unstamped");
     a.exit();
 
     a.label("fragment");
@@ -192,31 +197,10 @@ fn udp(a: &mut Assembler, maps: &Maps) {
     a.exit();
 }
 
-/// Stamps the packet, if r7 says so and there is room. r8 is lost.
-fn stamp(a: &mut Assembler) {
-    a.jump_if_imm(R7, If::Eq, 0, "unstamped");
-    a.alu(Alu::Mov, R1, R9);
-    a.alu_imm(Alu::Mov, R2, -(STAMP as i32));
-    a.call(Helper::AdjustMeta);
-    a.jump_if_imm(R0, If::Ne, 0, "unstamped");
-    a.call(Helper::KtimeNs);
-    a.alu(Alu::Mov, R8, R0);
-    a.load(Width::Word, R2, R9, MD_DATA_META);
-    a.load(Width::Word, R3, R9, MD_DATA);
-    a.alu(Alu::Mov, R1, R2);
-    a.alu_imm(Alu::Add, R1, STAMP as i32);
-    a.jump_if(R1, If::Gt, R3, "unstamped");
-    a.store(Width::Double, R2, 0, R8);
-    a.alu_imm(Alu::Mov, R1, STAMP_MARK);
-    a.store(Width::Double, R2, 8, R1);
-    a.label("unstamped");
-}
-
-/// The time of a stamp, if the bytes before a packet are one.
-pub(crate) fn read_stamp(before: &[u8]) -> Option<u64> {
-    let (_, stamp) = before.split_last_chunk::<STAMP>()?;
-    let [time, mark] = [0, 8].map(|at| u64::from_ne_bytes(*stamp[at..].first_chunk().expect("within the stamp")));
-    (mark == STAMP_MARK as u64).then_some(time)
+/// The time of a stamp, if the frame has one.
+pub(crate) fn read_stamp(frame: &[u8]) -> Option<u64> {
+    let (time, rest) = frame.split_first_chunk()?;
+    (*rest.first_chunk()? == STAMP_MARK.to_ne_bytes()).then_some(u64::from_ne_bytes(*time))
 }
 
 /// r0 = the value of the map at a key on the stack; without one, the packet goes to the kernel.

@@ -56,8 +56,8 @@ impl Stamping {
         Some(wanted)
     }
 
-    /// When a packet arrived that was there `now`. A stamp from before the program was told to make them belongs to an earlier
-    /// packet in the same place.
+    /// When a packet arrived that was there `now`. What looks like a stamp from before the program was told to make them, or
+    /// from the future, is none.
     #[inline]
     pub(crate) fn arrival(&self, now: Time, stamp: impl FnOnce() -> Option<Time>) -> Time {
         let Some(since) = self.since else { return now };
@@ -95,7 +95,7 @@ mod tests {
         let read = at(now + 5400);
         assert_eq!(stamping.look(read), None);
         assert_eq!(stamping.arrival(read, || Some(at(now + 5100))), at(now + 5100));
-        assert_eq!(stamping.arrival(read, || Some(at(now + 4000))), read, "an old stamp");
+        assert_eq!(stamping.arrival(read, || Some(at(now + 4000))), read, "from before there were stamps");
         assert_eq!(stamping.arrival(read, || Some(at(now + 6000))), read, "a stamp of the future");
         assert_eq!(stamping.arrival(read, || None), read);
     }
