@@ -22,6 +22,17 @@ class Place:
         self.payload, self.loss = payload, loss
 
 
+def start(options, ns, core, command, **more):
+    """Starts a program in a namespace and on a core of its own."""
+
+    def prepare():
+        os.sched_setaffinity(0, {core})
+        if options.realtime:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+
+    return subprocess.Popen(["ip", "netns", "exec", ns, *command], preexec_fn=prepare, text=True, **more)
+
+
 class Bench:
     def __init__(self, options):
         self.options = options
@@ -29,17 +40,8 @@ class Bench:
         self.samples = {}
         self.failures = []
 
-    def wrap(self, ns, core):
-        def prepare():
-            os.sched_setaffinity(0, {core})
-            if self.options.realtime:
-                os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
-
-        return ["ip", "netns", "exec", ns], prepare
-
     def start(self, ns, core, command, **more):
-        prefix, prepare = self.wrap(ns, core)
-        return subprocess.Popen(prefix + command, preexec_fn=prepare, text=True, **more)
+        return start(self.options, ns, core, command, **more)
 
     def pair(self, place, server, client, limit):
         """Runs both sides; gives the client's output as JSON, and the cores that each side kept busy."""
@@ -288,6 +290,7 @@ def arguments(name, description):
     parser.add_argument("--quick", action="store_true", help="one round, a third of a second each: a look, no figures to quote")
     parser.add_argument("--rounds", type=int, help="interleaved rounds, of which medians are taken [default: 5]")
     parser.add_argument("--time", type=float, help="seconds per measurement, roughly [default: 1]")
+    parser.add_argument("--realtime", action="store_true", help="run with real-time priority, on hosts that do other work, too")
     parser.add_argument("--cores", default=None, help="CPUs of client and server, such as 0,1 [default: the first two]")
     parser.add_argument("--json", default=f"{name}.json", metavar="FILE", help="write all samples there [default: %(default)s]")
     for internal in ("--bin", "--client", "--server"):
@@ -319,7 +322,6 @@ def describe(options):
 
 def main():
     parser = arguments("compare", "srd beside the raw ceiling and TCP, in one run")
-    parser.add_argument("--realtime", action="store_true", help="run with real-time priority, on hosts that do other work, too")
     options = parse(parser)
     options.congestion = congestion_controls()
     c, s = options.client, options.server

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from compare import arguments, describe, note, number, parse
+from compare import arguments, describe, note, number, parse, start
 
 SERVER = "10.231.0.2"
 # What a share of 'srd perf' is measured against, and what must be slower than we are.
@@ -158,11 +158,7 @@ class Bench:
         self.options, self.samples, self.failures = options, {}, []
 
     def start(self, ns, core, command, env, **more):
-        def prepare():
-            os.sched_setaffinity(0, {core})
-
-        env = {**os.environ, **env}
-        return subprocess.Popen(["ip", "netns", "exec", ns, *command], preexec_fn=prepare, text=True, env=env, **more)
+        return start(self.options, ns, core, command, env={**os.environ, **env}, **more)
 
     def measure(self, tool):
         """Runs both sides of a tool and reads its figure."""

@@ -11,6 +11,7 @@ pub mod faults;
 mod memory;
 mod nic;
 pub mod options;
+mod patience;
 pub mod status;
 mod thread;
 

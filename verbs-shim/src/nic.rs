@@ -20,6 +20,7 @@ use srd_xdp::{DriverChoice, XdpOptions};
 use crate::bind;
 use crate::counters::{Identity, Publisher};
 use crate::memory::{HostMem, RawRegion};
+use crate::patience::Patience;
 use crate::thread::{self, Shift};
 
 /// What a card is made of.
@@ -116,8 +117,7 @@ pub(crate) struct Shared {
     engine: Mutex<CardEngine>,
     pub(crate) shift: Shift,
     sink: Box<dyn NicSink>,
-    /// Turns in a row in which nothing moved, while the program drives.
-    idle: AtomicU32,
+    patience: Patience,
     unpublished: AtomicBool,
     /// Messages posted, and receives handed out, since anything was sent: what waits for company.
     waiting: AtomicU32,
@@ -142,8 +142,6 @@ pub struct Nic {
 /// Messages that wait for company at most, and receives whose acknowledgement does: enough to share the cost of a packet, few
 /// against the depth of queues, so that both ends have something to do at the same time.
 const COMPANY: u32 = 128;
-/// Turns without anything moving after which a program that polls lets others run.
-const PATIENCE: u32 = 100;
 /// How long a card that is closed answers what comes late: as long as something comes, within bounds.
 const LINGER_QUIET: Duration = Duration::from_millis(2);
 const LINGER_MAX: Duration = Duration::from_millis(100);
@@ -200,7 +198,7 @@ impl Nic {
             engine: Mutex::new(Engine::new(endpoint, driver, card)),
             shift: Shift::new().map_err(std::io::Error::from)?,
             sink,
-            idle: AtomicU32::new(0),
+            patience: Patience::default(),
             unpublished: AtomicBool::new(true),
             waiting: AtomicU32::new(0),
             publisher,
@@ -219,9 +217,13 @@ impl Nic {
         &self.profile
     }
 
-    /// A command, under the lock, and what follows from it.
+    /// A command, under the lock, and what follows from it. What was posted before it is on its way, as behind a doorbell.
     fn command<T>(&self, run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>) -> Result<T, CardError> {
         let mut engine = self.shared.lock();
+        if self.shared.waiting() > 0 {
+            engine.now = engine.driver.now();
+            self.shared.speak(&mut engine);
+        }
         let outcome = run(&mut engine);
         self.shared.after(&mut engine);
         self.shared.shift.kick();
@@ -416,10 +418,7 @@ impl Nic {
         self.shared.after(&mut engine);
         drop(engine);
         self.shared.shift.drove();
-        if moved || ready > 0 {
-            self.shared.idle.store(0, Ordering::Relaxed);
-        } else if self.shared.idle.fetch_add(1, Ordering::Relaxed) >= PATIENCE {
-            // Whoever is to send what we wait for may need this core.
+        if self.shared.patience.is_over(moved || ready > 0) {
             std::thread::yield_now();
         }
         ready

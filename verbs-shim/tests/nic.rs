@@ -138,6 +138,26 @@ fn a_sleeping_program_is_told_of_completions() {
     assert_eq!(&b.memory[..5], b"hello");
 }
 
+/// A device has sent what was posted long before a program can destroy the queue pair.
+#[test]
+fn what_was_posted_before_a_queue_pair_is_destroyed_is_sent() {
+    const COUNT: u64 = 20;
+    let (a, b) = (side(Box::new(())), side(Box::new(())));
+    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    let post = |wr_id| {
+        let (op, data) = (SendOp::Send { imm: Some(wr_id as u32) }, SendData::Inline(b"hello"));
+        a.nic.post_send_all(a.qpn, &[SendWr { wr_id, op, ah, qpn: b.qpn, qkey: QKEY, data }]).unwrap();
+    };
+    (0..=COUNT).for_each(|wr_id| b.nic.post_recv(b.qpn, wr_id, &[b.sge(0, 100)]).unwrap());
+    post(0);
+    let _ = (b.wait(), a.wait());
+    (1..=COUNT).for_each(post);
+    a.nic.destroy_qp(a.qpn).unwrap();
+    let mut got: Vec<_> = (1..=COUNT).filter_map(|_| b.wait().imm).collect();
+    got.sort_unstable();
+    assert!(got.into_iter().map(u64::from).eq(1..=COUNT));
+}
+
 #[test]
 fn counters_are_published_while_it_is_open_and_kept_afterwards() {
     use verbs_shim::counters::Registry;
