@@ -2,10 +2,11 @@
 //! and seen from the wire.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStderr, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -14,31 +15,57 @@ use testbed::{Clos, Family, Host, Pair};
 
 const SRD: &str = env!("CARGO_BIN_EXE_srd");
 
-/// A program that runs until it is dropped.
+/// No program here takes as long as this to say something, or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A program that runs until it is dropped. What it says is read as it comes, so that it never waits for us.
 struct Running {
     child: Child,
-    stderr: BufReader<ChildStderr>,
+    command: String,
+    stderr: Receiver<String>,
+    stdout: Receiver<String>,
+    /// Lines of standard error so far.
+    said: String,
+}
+
+/// Lines of a stream, from a thread that ends with it.
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (tell, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut stream = BufReader::new(stream);
+        let mut line = Vec::new();
+        while stream.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            let text = String::from_utf8_lossy(&line).into_owned();
+            line.clear();
+            if tell.send(text).is_err() {
+                break;
+            }
+        }
+    });
+    lines
 }
 
 impl Running {
     fn start(command: &mut Command) -> Running {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-        Running { child, stderr }
+        let stderr = lines(child.stderr.take().expect("a pipe"));
+        let stdout = lines(child.stdout.take().expect("a pipe"));
+        Running { child, command: format!("{command:?}"), stderr, stdout, said: String::new() }
     }
 
     /// Reads standard error up to a line that contains `text`.
+    ///
+    /// # Panics
+    /// If there is none within a minute.
     fn says(&mut self, text: &str) -> String {
-        let mut said = String::new();
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            let mut line = String::new();
-            let n = self.stderr.read_line(&mut line).expect("a line");
-            assert!(n > 0, "it ended without saying '{text}': {said}");
-            if line.contains(text) {
-                return line;
+            match self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(line) => self.said += &line,
+                Err(why) => panic!("'{text}' is not said ({why}) by {}: {}", self.command, self.said),
             }
-            said += &line;
         }
     }
 
@@ -47,10 +74,31 @@ impl Running {
     }
 
     /// Waits for its end; its exit code and standard output.
+    ///
+    /// # Panics
+    /// If it does not end within a minute.
     fn end(mut self) -> (Option<i32>, String) {
+        let deadline = Instant::now() + PATIENCE;
         let mut out = String::new();
-        self.child.stdout.take().expect("a pipe").read_to_string(&mut out).expect("text");
-        (self.child.wait().expect("its end").code(), out)
+        loop {
+            // Standard output is closed by its end.
+            match self.stdout.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => out += &line,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.said.extend(self.stderr.try_iter());
+                    panic!("{} does not end: {out}{}", self.command, self.said);
+                }
+            }
+        }
+        // The kernel is still tidying up.
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().expect("it is ours") {
+                return (status.code(), out);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("{} has closed its output and does not end: {out}", self.command)
     }
 }
 
@@ -78,17 +126,24 @@ fn client(host: &Host, test: &str, server: SocketAddr, args: &[&str]) -> Command
     command
 }
 
-/// Runs it to its end, which is good and comes within a minute, and returns its report.
+/// Runs it to its end, which comes within a minute, or is made to.
+fn finish(command: &mut Command) -> Output {
+    let patience = PATIENCE.as_secs().to_string();
+    let mut bounded = Command::new("timeout");
+    bounded.arg("--signal=KILL").arg(patience).arg(command.get_program()).args(command.get_args());
+    bounded.output().expect("it starts")
+}
+
+/// Runs it to its end, which is good, and returns its report.
 fn report(command: &mut Command) -> Value {
-    let out = Command::new("timeout").arg("60").arg(command.get_program()).args(command.get_args()).output();
-    let out = out.expect("it starts");
+    let out = finish(command);
     let stderr = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{command:?}: {stderr}");
     serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {stderr}"))
 }
 
 fn output(command: &mut Command) -> String {
-    let out = command.output().expect("the program starts");
+    let out = finish(command);
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{command:?}: {stdout}{stderr}");
     stdout.into_owned()
@@ -263,11 +318,27 @@ fn auto_takes_udp_where_the_kernel_would_copy() {
     }
     let bed = Pair::builder().build().expect("a test bed");
     let (_server, addr) = server(bed.host(1), Family::V4, &["--driver", "udp"]);
-    let out = client(bed.host(0), "lat", addr, &["--driver", "auto", "--iters", "10"]).output().expect("it starts");
+    let out = finish(&mut client(bed.host(0), "lat", addr, &["--driver", "auto", "--iters", "10"]));
     let stderr = String::from_utf8_lossy(&out.stderr);
     assert!(stderr.contains("using kernel UDP: eth0 has no zero copy") && stderr.lines().count() == 1, "{stderr}");
     let report: Value = serde_json::from_slice(&out.stdout).expect("a report");
     assert_eq!(report["driver"], "udp");
+}
+
+#[test]
+fn verbose_tells_what_the_kernel_granted() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().mtu(1500).build().expect("a test bed");
+    let (_server, addr) = server(bed.host(1), Family::V4, &["--driver", "xdp"]);
+    for (verbose, lines) in [(&[][..], 0), (&["-v"], 1)] {
+        let out = finish(client(bed.host(0), "lat", addr, &["--driver", "xdp", "--iters", "10"]).args(verbose));
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        let said: Vec<_> = stderr.lines().filter(|line| line.contains("AF_XDP at eth0: queues [0] of 1")).collect();
+        assert_eq!(said.len(), lines, "{stderr}");
+        assert!(said.iter().all(|line| line.contains("on huge pages") || line.contains("on normal pages")), "{stderr}");
+    }
 }
 
 /// The command on a host, with these capabilities and no others.
@@ -287,7 +358,7 @@ fn without_privilege_it_says_what_is_missing() {
     let to = bed.host(1).addr().to_string();
     for capabilities in [&[][..], &["net_raw", "bpf"], &["net_admin", "bpf"], &["net_admin", "net_raw"]] {
         let mut command = with_capabilities(bed.host(0), capabilities);
-        let out = command.args(["perf", "lat", &to, "--driver", "xdp"]).output().expect("it starts");
+        let out = finish(command.args(["perf", "lat", &to, "--driver", "xdp"]));
         let stderr = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(3), "{stderr}");
         assert!(stderr.contains("CAP_NET_ADMIN") && stderr.lines().count() == 1, "{stderr}");
@@ -318,7 +389,7 @@ fn processes_share_an_interface_by_its_queues() {
     }
     let one_queue = ["--driver", "xdp", "--xdp-queues", "1"];
     let servers = [0, 1].map(|_| server(bed.host(1), Family::V4, &one_queue));
-    let third = client(bed.host(1), "lat", servers[0].1, &one_queue).output().expect("it starts");
+    let third = finish(&mut client(bed.host(1), "lat", servers[0].1, &one_queue));
     let stderr = String::from_utf8_lossy(&third.stderr);
     assert_eq!(third.status.code(), Some(3), "{stderr}");
     assert!(stderr.contains("no free receive queue at eth0") && stderr.contains("--xdp-queues"), "{stderr}");
@@ -341,7 +412,7 @@ fn doctor_says_whether_it_would_work() {
     let addr = bed.host(0).addr().to_string();
     let finding = |mut command: Command, driver: &str| {
         command.args(["doctor", "--json", "--addr", &addr, "--driver", driver]);
-        let out = command.output().expect("it starts");
+        let out = finish(&mut command);
         let report: Value = serde_json::from_slice(&out.stdout).expect("a report");
         let findings = report["findings"].as_array().expect("findings").clone();
         let found = findings.into_iter().find(|f| f["check"] == "AF_XDP").expect("a finding about AF_XDP");

@@ -62,8 +62,6 @@ pub(crate) enum Helper {
     KtimeNs = 5,
     /// `long bpf_redirect_map(map, key, flags)`
     RedirectMap = 51,
-    /// `long bpf_xdp_adjust_meta(ctx, delta)`
-    AdjustMeta = 54,
     /// `u64 bpf_xdp_get_buff_len(ctx)`
     BuffLen = 188,
 }

@@ -6,14 +6,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use srd_core::{Driver, Gather, RxMeta, SourcePort, Span, Time, TxBatch};
-use srd_udp::{UdpDriver, Waker};
+use srd_udp::{UdpDriver, WaitMode, Waker};
 
 use crate::error::OpenError;
+use crate::info::XdpInfo;
 use crate::lane::{self, Lane};
 use crate::net::Table;
 use crate::open::{self, Ports};
 use crate::options::XdpOptions;
 use crate::packet::{Headers, Origin};
+use crate::program::read_stamp;
+use crate::stamping::Stamping;
 use crate::stats::XdpStats;
 
 /// Moves datagrams through AF_XDP sockets, past the kernel's network stack.
@@ -36,42 +39,19 @@ pub struct XdpDriver {
     /// Numbers of the source ports that have been used.
     numbers: Vec<Option<u16>>,
     fallbacks: u64,
-    /// The last reading of the clock, until it is used as the time of an arrival.
+    /// The last reading of the clock, after a look at the rings, until it is used as the time of their arrivals.
     read: Option<Time>,
+    stamping: Stamping,
     /// When to look at the UDP socket again.
     udp_due: Time,
     /// When to ask for news again.
     news_due: Time,
 }
 
-/// What the kernel granted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct XdpInfo {
-    /// Name of the interface.
-    pub interface: String,
-    /// Its queues that have a socket of ours.
-    pub queues: Vec<u32>,
-    /// Queues that it has.
-    pub interface_queues: u32,
-    /// Whether the NIC reads and writes packets in our memory itself.
-    pub zero_copy: bool,
-    /// Whether packets may be longer than a frame.
-    pub multi_buffer: bool,
-    /// Whether the kernel or the device completes the checksums of what is sent (metadata, Linux 6.11).
-    pub checksum_offload: bool,
-    /// Bytes of a frame.
-    pub frame_size: u32,
-    /// Whether it is one end of a virtual cable.
-    pub veth: bool,
-}
-
 /// How long a loop that does not sleep leaves the UDP socket alone after it was empty. Looking costs a system call.
 const UDP_PAUSE: Span = Span::from_micros(50);
 /// The same for news of the network.
 const NEWS_PAUSE: Span = Span::from_millis(1);
-/// A packet has not been in a ring for longer.
-const MAX_AGE: Span = Span::from_secs(1);
 /// Looks at the rings per turn in which nothing happens.
 const SPINS: u32 = 16;
 /// As many descriptors as a sleep watches.
@@ -85,9 +65,9 @@ impl XdpDriver {
     /// What is missing or in the way, and what to do about it.
     pub fn open(addr: SocketAddr, options: XdpOptions) -> Result<XdpDriver, OpenError> {
         options.check()?;
-        let udp = UdpDriver::bind(addr, options.udp.clone())?;
+        let mut udp = UdpDriver::bind(addr, options.udp.clone())?;
         let local = udp.local_addr();
-        let open::Opened { link, table, filter, lanes, interface_queues } = open::open(local.ip(), &options)?;
+        let open::Opened { link, table, filter, lanes, interface_queues } = open::open(local, &options)?;
         let ports = Ports::new(filter, local);
         let info = XdpInfo {
             interface: link.name.clone(),
@@ -97,9 +77,12 @@ impl XdpDriver {
             multi_buffer: lanes.iter().all(|(_, lane)| lane.mode().multi),
             checksum_offload: lanes.iter().all(|(_, lane)| lane.socket().completes_checksums()),
             frame_size: lane::frame_size(link.mtu),
+            huge_pages: lanes.iter().all(|(_, lane)| lane.socket().has_huge_pages()),
             veth: link.veth,
         };
+        tracing::info!("{info}");
         let numbers = vec![None; udp.source_ports().into()];
+        let stamping = Stamping::new(options.udp.wait != WaitMode::Spin, udp.now());
         let mut driver = XdpDriver {
             ports,
             lanes: lanes.into_iter().map(|(_, lane)| lane).collect(),
@@ -112,6 +95,7 @@ impl XdpDriver {
             numbers,
             fallbacks: 0,
             read: None,
+            stamping,
             udp_due: Time::ZERO,
             news_due: Time::ZERO,
         };
@@ -187,6 +171,9 @@ impl XdpDriver {
 
 impl Driver for XdpDriver {
     fn now(&mut self) -> Time {
+        // In this order: were it the other way round, what arrives in between would seem to have arrived before, perhaps
+        // before it was sent.
+        self.lanes.iter_mut().for_each(Lane::look);
         let now = self.udp.now();
         self.read = Some(now);
         now
@@ -195,22 +182,27 @@ impl Driver for XdpDriver {
     fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> io::Result<usize> {
         let at = match self.read.take() {
             Some(at) => at,
-            None => self.udp.now(),
+            None => self.now(),
         };
+        self.read = None;
+        if let Some(wanted) = self.stamping.look(at) {
+            // If it does not work, there are stamps without need, or none with.
+            let _ = self.ports.set_stamps(wanted);
+        }
         let mut received = 0;
         for lane in &mut self.lanes {
             let udp = &self.udp;
-            // Never later than now; without a stamp, or with one that makes no sense, now.
-            let stamped = |ns: Option<u64>| {
-                let stamp = ns.map_or(at, |ns| udp.time_of(ns).min(at));
-                if at.since(stamp) < MAX_AGE { stamp } else { at }
-            };
-            received += lane.recv(self.origin, &stamped, sink);
+            let arrival = |frame: &[u8]| self.stamping.arrival(at, || read_stamp(frame).map(|ns| udp.time_of(ns)));
+            received += lane.recv(self.origin, &arrival, sink);
         }
         if received > 0 {
             self.udp.note_moved();
         }
         if at >= self.udp_due {
+            if received > 0 {
+                // That took a while, in which more may have come.
+                self.udp.now();
+            }
             let by_udp = self.udp.recv(sink)?;
             self.udp_due = if by_udp > 0 { at } else { at + UDP_PAUSE };
             received += by_udp;

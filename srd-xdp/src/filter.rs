@@ -18,17 +18,24 @@ use crate::sys::{self, ArrayMap, Attached, HashMap, Loaded, MapsByName, SocketMa
 /// Destination address (IPv4 as `::ffff:a.b.c.d`) and port in network byte order, two zeros.
 type PortKey = [u8; 20];
 
+/// The address and port that most of its datagrams are to ([`PortKey`]), whether it wants stamps, and who it is.
+type QueueOwner = [u8; 32];
+/// Where in it the wish for stamps is: four bytes, zero for none.
+pub(crate) const STAMPS: i16 = 20;
+/// Where in it is who it is, as in `ports`.
+pub(crate) const OWNER: i16 = 24;
+
 /// The maps of the program.
 #[derive(Debug)]
 pub(crate) struct Maps {
     /// To whom datagrams to an address and port go.
     pub(crate) ports: HashMap<PortKey, u64>,
     /// Who receives from a queue.
-    pub(crate) owners: ArrayMap,
+    pub(crate) owners: ArrayMap<QueueOwner>,
     /// The socket of a queue.
     pub(crate) sockets: SocketMap,
     /// Index 0: first fragments dropped.
-    pub(crate) counts: ArrayMap,
+    pub(crate) counts: ArrayMap<u64>,
 }
 
 /// A driver's hold on the program.
@@ -39,10 +46,12 @@ pub(crate) struct Filter {
     /// Distinguishes drivers; never 0.
     owner: u64,
     keys: HashSet<PortKey>,
+    /// Our queues, and what the program knows of them.
+    queues: Vec<(u32, QueueOwner)>,
 }
 
 /// Name of the program, and its version: programs of other versions are not shared.
-const NAME: &str = "srd_xdp_2";
+const NAME: &str = "srd_xdp_3";
 const PORTS: &str = "srd_ports";
 const OWNERS: &str = "srd_owners";
 const SOCKETS: &str = "srd_sockets";
@@ -79,7 +88,8 @@ impl Filter {
             match tried {
                 Ok((held, maps)) => {
                     let owner = getrandom::u64().map_err(|e| OpenError::os("draw a number", link, e.into()))?;
-                    let filter = Filter { maps, _link: held, owner: owner | 1, keys: HashSet::new() };
+                    let filter =
+                        Filter { maps, _link: held, owner: owner | 1, keys: HashSet::new(), queues: Vec::new() };
                     filter.sweep();
                     return Ok(filter);
                 }
@@ -91,11 +101,25 @@ impl Filter {
         Err(OpenError::os("attach the program", link, e))
     }
 
-    /// Packets of our ports that come in by this queue go to the socket, which is bound to it.
-    pub(crate) fn add_queue(&self, queue: u32, socket: &Xsk) -> io::Result<()> {
+    /// Packets of our ports that come in by this queue go to the socket, which is bound to it, with stamps; those to `local`
+    /// soonest.
+    pub(crate) fn add_queue(&mut self, queue: u32, socket: &Xsk, local: SocketAddr) -> io::Result<()> {
         use std::os::fd::AsFd;
-        self.maps.owners.set(queue, self.owner)?;
+        let mut value: QueueOwner = [0; 32];
+        value[..20].copy_from_slice(&key(local.ip(), local.port()));
+        value[STAMPS as usize] = 1;
+        value[OWNER as usize..].copy_from_slice(&self.owner.to_ne_bytes());
+        self.maps.owners.set(queue, &value)?;
+        self.queues.push((queue, value));
         self.maps.sockets.set(queue, socket.as_fd())
+    }
+
+    /// Whether packets that come in by our queues are stamped.
+    pub(crate) fn set_stamps(&mut self, wanted: bool) -> io::Result<()> {
+        self.queues.iter_mut().try_for_each(|(queue, value)| {
+            value[STAMPS as usize] = wanted.into();
+            self.maps.owners.set(*queue, value)
+        })
     }
 
     /// Takes datagrams to these addresses and `port`, and no others any more.

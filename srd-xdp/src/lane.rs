@@ -8,7 +8,6 @@ use srd_core::{Burst, Gather, RxMeta, Time};
 
 use crate::checksum::{copy_sum, fold};
 use crate::packet::{Bad, Headers, Origin, parse};
-use crate::program::read_stamp;
 use crate::stats::XdpStats;
 use crate::sys::{Frame, METADATA, Mode, Rings, Statistics, UmemSize, Xsk};
 
@@ -16,8 +15,8 @@ use crate::sys::{Frame, METADATA, Mode, Rings, Statistics, UmemSize, Xsk};
 const MAX_PIECES: usize = 4;
 /// Frames handed over per call, so that a flood does not keep the caller from sending.
 const FRAMES_PER_CALL: u32 = 64;
-/// Where the kernel copies, it is told after so many datagrams, while they are in the first-level cache.
-const DATAGRAMS_PER_KICK: u32 = 32;
+/// Where the kernel copies, it is told after so many datagrams, while they are in the cache.
+const DATAGRAMS_PER_KICK: u32 = 64;
 /// System calls to send what is queued, while the kernel is busy. What is left goes with the next batch or turn.
 const KICKS: u32 = 64;
 /// Bytes before a received packet that the kernel keeps (`XDP_PACKET_HEADROOM`).
@@ -38,6 +37,8 @@ pub(crate) struct Lane {
     unsent: u32,
     /// The kernel was told, and has not taken all.
     held_up: bool,
+    /// The datagram that is being written.
+    packet: Packet,
     /// A packet of several pieces as far as it has come.
     assembly: Vec<u8>,
     /// When the packet that is being received arrived.
@@ -94,6 +95,7 @@ impl Lane {
             free,
             unsent: 0,
             held_up: false,
+            packet: Packet::default(),
             assembly: Vec::new(),
             arrived: Time::ZERO,
             stats: LaneStats::default(),
@@ -118,52 +120,85 @@ impl Lane {
     pub(crate) fn send(&mut self, headers: &Headers, burst: &Burst<'_>, mem: &dyn Gather) {
         let mut rest = burst.len;
         let mut left = 0;
-        let mut open: Option<Packet> = None;
         burst.for_each_slice(mem, |mut slice| {
             while !slice.is_empty() {
                 if left == 0 {
                     left = burst.segment.min(rest);
                     rest -= left;
-                    open = self.begin(headers.len(), left);
+                    self.begin(headers, left);
                 }
                 let (now, later) = slice.split_at(slice.len().min(left));
                 left -= now.len();
                 slice = later;
-                if let Some(packet) = &mut open {
-                    packet.put(&self.xsk, now);
-                }
-                if left == 0
-                    && let Some(packet) = open.take()
-                {
-                    packet.finish(&mut self.xsk, headers);
-                    self.stats.tx_datagrams += 1;
-                    self.unsent += 1;
-                    if self.unsent == DATAGRAMS_PER_KICK && !self.mode.zero_copy {
-                        self.flush();
-                    }
+                self.packet.put(&self.xsk, now);
+                if left == 0 {
+                    self.finish(headers);
                 }
             }
         });
     }
 
-    /// Frames for a packet; `None` counts it as dropped.
-    fn begin(&mut self, headers: usize, payload: usize) -> Option<Packet> {
-        let size = self.xsk.packet_size();
-        let pieces = (headers + payload).div_ceil(size);
+    /// Gets frames for a datagram and writes the headers; without frames it is dropped and counted.
+    #[inline]
+    fn begin(&mut self, headers: &Headers, payload: usize) {
+        let (len, size) = (headers.len() + payload, self.xsk.packet_size());
+        let pieces = if len <= size { 1 } else { len.div_ceil(size) };
         debug_assert!(pieces <= MAX_PIECES, "a datagram of {payload} bytes");
-        if self.free.len() < pieces || self.xsk.transmit_room(pieces as u32) < pieces as u32 {
-            self.reap();
-            if self.free.len() < pieces {
-                self.flush();
-                self.reap();
-            }
-            if self.free.len() < pieces || self.xsk.transmit_room(pieces as u32) < pieces as u32 {
-                self.stats.tx_dropped += 1;
-                return None;
+        let packet = &mut self.packet;
+        (packet.piece, packet.at, packet.len, packet.sum) = (0, headers.len(), len, 0);
+        if !self.has_room(pieces) && !self.make_room(pieces) {
+            self.stats.tx_dropped += 1;
+            return;
+        }
+        let packet = &mut self.packet;
+        for _ in 0..pieces {
+            packet.frames.extend(self.free.pop());
+        }
+        if let Some(first) = packet.frames.last_mut() {
+            headers.write(self.xsk.packet_mut(first), payload);
+            if self.xsk.completes_checksums() {
+                self.xsk.complete_checksum(first, headers.checksum_start(), CHECKSUM_OFFSET);
             }
         }
-        let frames = self.free.drain(self.free.len() - pieces..).collect();
-        Some(Packet { frames, at: headers, len: headers + payload, sum: 0 })
+    }
+
+    /// Queues the datagram, if it has frames.
+    #[inline]
+    fn finish(&mut self, headers: &Headers) {
+        let (packet, size) = (&mut self.packet, self.xsk.packet_size());
+        let Some(first) = packet.frames.last_mut() else { return };
+        debug_assert_eq!(packet.piece * size + packet.at, packet.len, "bytes of the datagram");
+        let offload = self.xsk.completes_checksums();
+        if !offload {
+            headers.complete(self.xsk.packet_mut(first), packet.len - headers.len(), packet.sum);
+        }
+        let mut metadata = offload;
+        let mut left = packet.len;
+        while let Some(frame) = packet.frames.pop() {
+            let len = left.min(size);
+            left -= len;
+            self.xsk.transmit(frame, len, left > 0, std::mem::take(&mut metadata));
+        }
+        self.stats.tx_datagrams += 1;
+        self.unsent += 1;
+        if self.unsent == DATAGRAMS_PER_KICK && !self.mode.zero_copy {
+            self.flush();
+        }
+    }
+
+    #[inline]
+    fn has_room(&mut self, pieces: usize) -> bool {
+        self.free.len() >= pieces && self.xsk.transmit_room(pieces as u32) >= pieces as u32
+    }
+
+    #[cold]
+    fn make_room(&mut self, pieces: usize) -> bool {
+        self.reap();
+        if self.free.len() < pieces {
+            self.flush();
+            self.reap();
+        }
+        self.has_room(pieces)
     }
 
     /// Makes the kernel send what is queued.
@@ -200,6 +235,7 @@ impl Lane {
     }
 
     fn reap(&mut self) {
+        self.xsk.look_sent();
         while let Some(frame) = self.xsk.reap() {
             self.free.push(frame);
         }
@@ -211,12 +247,18 @@ impl Lane {
         self.xsk.has_arrivals()
     }
 
-    /// Hands over what has arrived, within bounds, and returns the number of datagrams.
-    /// `time` makes a time of arrival of a stamp.
+    /// Takes note of what has arrived by now. A reading of the clock after it is not before any of the arrivals.
+    #[inline]
+    pub(crate) fn look(&mut self) {
+        self.xsk.look();
+    }
+
+    /// Hands over what had arrived at the last [`look`](Self::look), within bounds, and returns the number of datagrams.
+    /// `arrival` tells when a packet arrived by the frame, or the first piece of it.
     pub(crate) fn recv(
         &mut self,
         origin: Origin,
-        time: &impl Fn(Option<u64>) -> Time,
+        arrival: &impl Fn(&[u8]) -> Time,
         sink: &mut dyn FnMut(&RxMeta, &[u8]),
     ) -> usize {
         if self.held_up {
@@ -227,11 +269,9 @@ impl Lane {
             && let Some(piece) = self.xsk.receive()
         {
             frames += 1;
-            let (before, rest) = self.xsk.bytes(&piece.frame).split_at(piece.offset);
-            let bytes = &rest[..piece.len];
+            let bytes = &self.xsk.bytes(&piece.frame)[piece.offset..][..piece.len];
             if self.assembly.is_empty() {
-                // A packet of several pieces is stamped before the first.
-                self.arrived = time(read_stamp(before));
+                self.arrived = arrival(bytes);
             }
             let at = self.arrived;
             if !piece.more && self.assembly.is_empty() {
@@ -300,12 +340,15 @@ impl AsFd for Lane {
     }
 }
 
-/// A packet that is being written. All frames but the last are full.
+/// A packet that is being written.
+#[derive(Debug, Default)]
 struct Packet {
+    /// Last piece first, all but that full. None: the packet is dropped.
     frames: ArrayVec<Frame, MAX_PIECES>,
-    /// Bytes so far, headers included.
+    /// The piece that is being written, and how far.
+    piece: usize,
     at: usize,
-    /// Bytes in the end.
+    /// Bytes in the end, headers included.
     len: usize,
     /// The [sum](crate::checksum::sum) of the payload so far.
     sum: u64,
@@ -317,9 +360,12 @@ impl Packet {
     fn put(&mut self, xsk: &Xsk, mut bytes: &[u8]) {
         let size = xsk.packet_size();
         while !bytes.is_empty() {
-            let (frame, offset) = (&mut self.frames[self.at / size], self.at % size);
-            let n = bytes.len().min(size - offset);
-            let place = &mut xsk.packet_mut(frame)[offset..offset + n];
+            if self.at == size {
+                (self.piece, self.at) = (self.piece + 1, 0);
+            }
+            let Some(index) = self.frames.len().checked_sub(1 + self.piece) else { return };
+            let n = bytes.len().min(size - self.at);
+            let place = &mut xsk.packet_mut(&mut self.frames[index])[self.at..self.at + n];
             if xsk.completes_checksums() {
                 place.copy_from_slice(&bytes[..n]);
             } else {
@@ -331,23 +377,8 @@ impl Packet {
             bytes = &bytes[n..];
         }
     }
-
-    /// Writes the headers, and queues it.
-    #[inline]
-    fn finish(mut self, xsk: &mut Xsk, headers: &Headers) {
-        debug_assert_eq!(self.at, self.len, "bytes of the datagram");
-        let (size, offload) = (xsk.packet_size(), xsk.completes_checksums());
-        let (first, sum) = (&mut self.frames[0], (!offload).then_some(self.sum));
-        headers.write(xsk.packet_mut(first), self.len - headers.len(), sum);
-        if offload {
-            xsk.complete_checksum(first, headers.checksum_start(), CHECKSUM_OFFSET);
-        }
-        let mut metadata = offload;
-        let mut left = self.len;
-        for frame in self.frames {
-            let len = left.min(size);
-            left -= len;
-            xsk.transmit(frame, len, left > 0, std::mem::take(&mut metadata));
-        }
-    }
 }
+
+#[cfg(test)]
+#[path = "lane_tests.rs"]
+mod tests;

@@ -15,6 +15,7 @@ mod checksum;
 mod driver;
 mod error;
 mod filter;
+mod info;
 mod lane;
 mod net;
 mod open;
@@ -22,13 +23,15 @@ mod options;
 mod packet;
 mod probe;
 mod program;
+mod stamping;
 mod stats;
 #[expect(unsafe_code, reason = "system calls and memory shared with the kernel; see the module")]
 mod sys;
 
 pub use any::{AnyDriver, DriverChoice};
-pub use driver::{XdpDriver, XdpInfo};
+pub use driver::XdpDriver;
 pub use error::OpenError;
+pub use info::XdpInfo;
 pub use options::{Attach, XdpOptions, ZeroCopy};
 pub use probe::{Prospect, probe};
 pub use srd_udp::{UdpOptions, WaitMode, Waker};

@@ -1,7 +1,7 @@
 //! Opening: which interface, which mode, which queues; and the ports that the program sends our way.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::error::OpenError;
@@ -26,11 +26,11 @@ const PAUSES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Opens lanes at the interface with the address `local`.
-pub(crate) fn open(local: IpAddr, options: &XdpOptions) -> Result<Opened, OpenError> {
+pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, OpenError> {
     let netlink = |e| OpenError::Os { call: "ask netlink", interface: "this host".into(), source: e };
     let mut ask = Netlink::open().map_err(netlink)?;
     let links = Links::read(&mut ask).map_err(netlink)?;
-    let link = links.choose(local, options.interface.as_deref()).map_err(OpenError::Interface)?.clone();
+    let link = links.choose(local.ip(), options.interface.as_deref()).map_err(OpenError::Interface)?.clone();
     if options.zero_copy == ZeroCopy::Require && link.veth {
         // Known without disturbing the interface.
         return Err(OpenError::NoZeroCopy { interface: link.name });
@@ -68,9 +68,9 @@ pub(crate) fn open(local: IpAddr, options: &XdpOptions) -> Result<Opened, OpenEr
         }
         match open_lanes(&link, options, count, frame, mode, &mut pauses) {
             Ok(lanes) => {
-                let Some((_, filter)) = filter else { break };
+                let Some((_, mut filter)) = filter else { break };
                 for (queue, lane) in &lanes {
-                    let added = filter.add_queue(*queue, lane.socket());
+                    let added = filter.add_queue(*queue, lane.socket(), local);
                     added.map_err(|e| OpenError::os("register an AF_XDP socket", &link, e))?;
                 }
                 return Ok(Opened { link, table, filter, lanes, interface_queues: count });
@@ -158,6 +158,11 @@ impl Ports {
         } else {
             self.filter.set_addresses(std::iter::once(ip), port)
         }
+    }
+
+    /// Whether packets shall be stamped on arrival.
+    pub(crate) fn set_stamps(&mut self, wanted: bool) -> io::Result<()> {
+        self.filter.set_stamps(wanted)
     }
 
     pub(crate) fn fragments(&self) -> u64 {

@@ -35,6 +35,8 @@ pub(crate) struct Headers {
     len: usize,
     /// Where the IP header begins.
     ip: usize,
+    /// Sum of the IPv4 header, if it is one, with a length of zero.
+    ip_sum: u64,
     /// Sum of the addresses and the protocol, for the checksum of the datagram.
     pseudo: u64,
     /// Sum of the ports.
@@ -54,6 +56,7 @@ impl Headers {
         }
         let ip = at + 2;
         let tos = if ect { ECT0 } else { 0 };
+        // Sums are of what is at hand: what has just been written in small pieces is slow to be read in large ones.
         let (udp, addresses) = match (hop.source, to.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
                 bytes[at..ip].copy_from_slice(&TYPE_V4.to_be_bytes());
@@ -65,7 +68,7 @@ impl Headers {
                 header[9] = PROTOCOL_UDP;
                 header[12..16].copy_from_slice(&from.octets());
                 header[16..20].copy_from_slice(&to.octets());
-                (ip + V4, ip + 12..ip + V4)
+                (ip + V4, sum(&from.octets()) + sum(&to.octets()))
             }
             (IpAddr::V6(from), IpAddr::V6(to_ip)) => {
                 bytes[at..ip].copy_from_slice(&TYPE_V6.to_be_bytes());
@@ -77,15 +80,22 @@ impl Headers {
                 header[7] = TTL;
                 header[8..24].copy_from_slice(&from.octets());
                 header[24..40].copy_from_slice(&to_ip.octets());
-                (ip + V6, ip + 8..ip + V6)
+                (ip + V6, sum(&from.octets()) + sum(&to_ip.octets()))
             }
             _ => return None,
         };
         bytes[udp..udp + 2].copy_from_slice(&port.to_be_bytes());
         bytes[udp + 2..udp + 4].copy_from_slice(&to.port().to_be_bytes());
-        let pseudo = sum(&bytes[addresses]) + u64::from(u16::from(PROTOCOL_UDP).to_be());
-        let ports = sum(&bytes[udp..udp + 4]);
-        Some(Headers { bytes, len: udp + UDP, ip, pseudo, ports })
+        let fixed =
+            [[0x45, tos], [DONT_FRAGMENT, 0], [TTL, PROTOCOL_UDP]].map(|word| u64::from(u16::from_ne_bytes(word)));
+        Some(Headers {
+            bytes,
+            len: udp + UDP,
+            ip,
+            ip_sum: fixed.iter().sum::<u64>() + addresses,
+            pseudo: addresses + u64::from(u16::from(PROTOCOL_UDP).to_be()),
+            ports: u64::from(port.to_be()) + u64::from(to.port().to_be()),
+        })
     }
 
     /// Bytes of all headers together; even.
@@ -103,31 +113,41 @@ impl Headers {
         (self.len - UDP) as u16
     }
 
-    /// Writes the headers of a datagram whose payload has this length and [`sum`] to the beginning of `out`. Without the
-    /// sum, the kernel or the device has to complete the checksum.
-    pub(crate) fn write(&self, out: &mut [u8], payload: usize, payload_sum: Option<u64>) {
+    /// Writes the headers of a datagram whose payload has this length to the beginning of `out`, for the kernel or the device to
+    /// complete the checksum, or for [`complete`](Self::complete). What is behind the headers is lost, so the payload comes
+    /// later.
+    ///
+    /// # Panics
+    /// If there is no room for the longest headers.
+    #[inline]
+    pub(crate) fn write(&self, out: &mut [u8], payload: usize) {
         let (ip, udp) = (self.ip, self.len - UDP);
-        let out = &mut out[..self.len];
-        out.copy_from_slice(&self.bytes[..self.len]);
-        let udp_len = ((UDP + payload) as u16).to_be_bytes();
+        let out: &mut [u8; MAX_HEADERS] = out.first_chunk_mut().expect("room for headers");
+        // All of the array, as its length is known to the compiler.
+        *out = self.bytes;
+        let udp_len = ((UDP + payload) as u16).to_be();
         if udp - ip == V4 {
-            out[ip + 2..ip + 4].copy_from_slice(&((V4 + UDP + payload) as u16).to_be_bytes());
-            let check = !fold(sum(&out[ip..udp]));
+            let len = ((V4 + UDP + payload) as u16).to_be();
+            out[ip + 2..ip + 4].copy_from_slice(&len.to_ne_bytes());
+            let check = !fold(self.ip_sum + u64::from(len));
             out[ip + 10..ip + 12].copy_from_slice(&check.to_ne_bytes());
         } else {
-            out[ip + 4..ip + 6].copy_from_slice(&udp_len);
+            out[ip + 4..ip + 6].copy_from_slice(&udp_len.to_ne_bytes());
         }
-        out[udp + 4..udp + 6].copy_from_slice(&udp_len);
-        let len_sum = u64::from(u16::from_ne_bytes(udp_len));
-        let check = match payload_sum {
-            None => fold(self.pseudo + len_sum),
-            // The length counts twice: in the header and in the pseudo-header. 0 would mean that there is no checksum.
-            Some(payload) => match !fold(self.pseudo + self.ports + 2 * len_sum + payload) {
-                0 => 0xffff,
-                check => check,
-            },
+        out[udp + 4..udp + 6].copy_from_slice(&udp_len.to_ne_bytes());
+        out[udp + 6..udp + 8].copy_from_slice(&fold(self.pseudo + u64::from(udp_len)).to_ne_bytes());
+    }
+
+    /// Completes the checksum of a datagram whose payload has this length and [`sum`].
+    #[inline]
+    pub(crate) fn complete(&self, out: &mut [u8], payload: usize, payload_sum: u64) {
+        let len_sum = u64::from(((UDP + payload) as u16).to_be());
+        // The length counts twice: in the header and in the pseudo-header. 0 would mean that there is no checksum.
+        let check = match !fold(self.pseudo + self.ports + 2 * len_sum + payload_sum) {
+            0 => 0xffff,
+            check => check,
         };
-        out[udp + 6..udp + 8].copy_from_slice(&check.to_ne_bytes());
+        out[self.len - 2..self.len].copy_from_slice(&check.to_ne_bytes());
     }
 }
 

@@ -22,8 +22,10 @@ fn frames(payload: &[u8], ect: bool) -> Vec<(Vec<u8>, SocketAddr, SocketAddr)> {
             let source: IpAddr = from.parse().expect("an address");
             let to: SocketAddr = to.parse().expect("an address");
             let headers = Headers::new(&hop(source, &TAGS[..tags]), 50_000, to, ect).expect("one family");
-            let mut frame = vec![0; headers.len()];
-            headers.write(&mut frame, payload.len(), Some(sum(payload)));
+            let mut frame = vec![0xee; MAX_HEADERS];
+            headers.write(&mut frame, payload.len());
+            headers.complete(&mut frame, payload.len(), sum(payload));
+            frame.truncate(headers.len());
             frame.extend_from_slice(payload);
             all.push((frame, SocketAddr::new(source, 50_000), to));
         }

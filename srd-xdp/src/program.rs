@@ -6,32 +6,30 @@
 //! program were not there: ARP, ICMP, TCP, other ports, other hosts' addresses, and our datagrams on a queue without a
 //! socket of ours (there a UDP socket of the owner receives them).
 //!
-//! What it takes it stamps with the time of arrival, in metadata before the packet, where the device's driver has room for
-//! that: whoever sleeps reads packets late, and must not take that for a delay of the network.
+//! If the owner wants it ([`Stamping`](crate::stamping::Stamping)), what it takes is stamped with the time of arrival, in
+//! place of the hardware addresses, which have done their work.
 //!
 //! Up to two VLAN tags, IPv4 with options, IPv6 without extension headers.
 
 use std::os::fd::AsFd;
 
 use crate::asm::{Alu, Assembler, Helper, If, Reg, Width};
-use crate::filter::Maps;
+use crate::filter::{Maps, OWNER, STAMPS};
 use crate::sys::Insn;
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
+const XDP_REDIRECT: i32 = 4;
 
 // Fields of `struct xdp_md`.
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
-const MD_DATA_META: i16 = 8;
 const MD_QUEUE: i16 = 16;
 
-/// Bytes of a stamp: nanoseconds of `CLOCK_MONOTONIC`, then the mark, both 8 bytes in the byte order of the host.
-pub(crate) const STAMP: usize = 16;
-/// Says that there is a stamp.
-pub(crate) const STAMP_MARK: i32 = 0x5352_4421;
+/// Says that there is a stamp. It follows the nanoseconds of `CLOCK_MONOTONIC`, 8 bytes, both in the byte order of the host.
+const STAMP_MARK: i32 = 0x5352_4421;
 
 // On the stack: the key of `ports` (20 bytes, see `PortKey`), and an index.
 const KEY: i16 = -24;
@@ -150,22 +148,43 @@ fn udp(a: &mut Assembler, maps: &Maps) {
     a.load(Width::Half, R1, R4, 2);
     a.store(Width::Half, R10, KEY_PORT, R1);
     a.store_imm(Width::Half, R10, KEY_PORT + 2, 0);
-    lookup(a, maps.ports.as_fd(), KEY);
-    a.load(Width::Double, R8, R0, 0);
     a.jump_if_imm(R7, If::Ne, 0, "fragment");
     a.load(Width::Word, R1, R9, MD_QUEUE);
     a.store(Width::Word, R10, INDEX, R1);
     lookup(a, maps.owners.as_fd(), INDEX);
+    a.load(Width::Double, R8, R0, OWNER);
+    a.load(Width::Word, R7, R0, STAMPS);
+    // Most packets are for the address that the queue's owner names: to know that needs no hash. Parts as they were stored,
+    // or the loads would wait for the stores.
+    for part in 0..4 {
+        a.load(Width::Word, R1, R0, 4 * part);
+        a.load(Width::Word, R2, R10, KEY + 4 * part);
+        a.jump_if(R1, If::Ne, R2, "another");
+    }
+    a.load(Width::Half, R1, R0, 16);
+    a.load(Width::Half, R2, R10, KEY_PORT);
+    a.jump_if(R1, If::Eq, R2, "take");
+    a.label("another");
+    lookup(a, maps.ports.as_fd(), KEY);
     a.load(Width::Double, R1, R0, 0);
     a.jump_if(R1, If::Ne, R8, "pass");
-    stamp(a);
+    a.label("take");
     a.map(R1, maps.sockets.as_fd());
     a.load(Width::Word, R2, R9, MD_QUEUE);
     a.alu_imm(Alu::Mov, R3, XDP_PASS);
     a.call(Helper::RedirectMap);
+    // What goes to the kernel, as the socket is gone, stays as it is.
+    a.jump_if_imm(R0, If::Ne, XDP_REDIRECT, "unstamped");
+    a.jump_if_imm(R7, If::Eq, 0, "unstamped");
+    a.call(Helper::KtimeNs);
+    a.store(Width::Double, R6, 0, R0);
+    a.store_imm(Width::Word, R6, 8, STAMP_MARK);
+    a.alu_imm(Alu::Mov, R0, XDP_REDIRECT);
+    a.label("unstamped");
     a.exit();
 
     a.label("fragment");
+    lookup(a, maps.ports.as_fd(), KEY);
     a.store_imm(Width::Word, R10, INDEX, 0);
     lookup(a, maps.counts.as_fd(), INDEX);
     a.alu_imm(Alu::Mov, R1, 1);
@@ -178,30 +197,10 @@ fn udp(a: &mut Assembler, maps: &Maps) {
     a.exit();
 }
 
-/// Stamps the packet, if there is room. r8 is lost.
-fn stamp(a: &mut Assembler) {
-    a.alu(Alu::Mov, R1, R9);
-    a.alu_imm(Alu::Mov, R2, -(STAMP as i32));
-    a.call(Helper::AdjustMeta);
-    a.jump_if_imm(R0, If::Ne, 0, "unstamped");
-    a.call(Helper::KtimeNs);
-    a.alu(Alu::Mov, R8, R0);
-    a.load(Width::Word, R2, R9, MD_DATA_META);
-    a.load(Width::Word, R3, R9, MD_DATA);
-    a.alu(Alu::Mov, R1, R2);
-    a.alu_imm(Alu::Add, R1, STAMP as i32);
-    a.jump_if(R1, If::Gt, R3, "unstamped");
-    a.store(Width::Double, R2, 0, R8);
-    a.alu_imm(Alu::Mov, R1, STAMP_MARK);
-    a.store(Width::Double, R2, 8, R1);
-    a.label("unstamped");
-}
-
-/// The time of a stamp, if the bytes before a packet are one.
-pub(crate) fn read_stamp(before: &[u8]) -> Option<u64> {
-    let (_, stamp) = before.split_last_chunk::<STAMP>()?;
-    let [time, mark] = [0, 8].map(|at| u64::from_ne_bytes(*stamp[at..].first_chunk().expect("within the stamp")));
-    (mark == STAMP_MARK as u64).then_some(time)
+/// The time of a stamp, if the frame has one.
+pub(crate) fn read_stamp(frame: &[u8]) -> Option<u64> {
+    let (time, rest) = frame.split_first_chunk()?;
+    (*rest.first_chunk()? == STAMP_MARK.to_ne_bytes()).then_some(u64::from_ne_bytes(*time))
 }
 
 /// r0 = the value of the map at a key on the stack; without one, the packet goes to the kernel.

@@ -90,6 +90,7 @@ impl Bare {
         self.xsk.publish_transmit();
         // An error here only says that not all was sent yet.
         while self.xsk.kick().is_err() || !self.xsk.is_transmitted() {}
+        self.xsk.look_sent();
         while let Some(frame) = self.xsk.reap() {
             self.free.push(frame);
         }
@@ -110,7 +111,10 @@ impl End for Bare {
     fn receive(&mut self) -> anyhow::Result<usize> {
         let mut count = 0;
         while count < BATCH
-            && let Some(piece) = self.xsk.receive()
+            && let Some(piece) = self.xsk.receive().or_else(|| {
+                self.xsk.look();
+                self.xsk.receive()
+            })
         {
             if self.payload.is_some() {
                 let bytes = &self.xsk.bytes(&piece.frame)[piece.offset..piece.offset + piece.len];

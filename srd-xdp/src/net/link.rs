@@ -177,3 +177,59 @@ fn vlan_tag(infos: &[InfoVlan]) -> [u8; 4] {
     let ([a, b], [c, d]) = (protocol.to_be_bytes(), id.to_be_bytes());
     [a, b, c, d]
 }
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::link::{LinkHeader, VlanProtocol};
+
+    use super::*;
+
+    /// A link as the kernel tells of it.
+    fn told(index: u32, name: &str, attributes: Vec<LinkAttribute>) -> Link {
+        let mut message = LinkMessage::default();
+        message.header =
+            LinkHeader { index, link_layer_type: LinkLayerType::Ether, flags: LinkFlags::Up, ..LinkHeader::default() };
+        message.attributes = [vec![LinkAttribute::IfName(name.into()), LinkAttribute::Mtu(1500)], attributes].concat();
+        Link::new(&message)
+    }
+
+    fn vlan(parent: u32, id: u16, protocol: VlanProtocol) -> Vec<LinkAttribute> {
+        let data = InfoData::Vlan(vec![InfoVlan::Id(id), InfoVlan::Protocol(protocol)]);
+        let info = vec![LinkInfo::Kind(InfoKind::Vlan), LinkInfo::Data(data)];
+        vec![LinkAttribute::Link(parent), LinkAttribute::LinkInfo(info)]
+    }
+
+    fn links() -> Links {
+        let veth = vec![LinkAttribute::Link(9), LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Veth)])];
+        let all = vec![
+            told(1, "eth0", veth),
+            told(2, "eth0.7", vlan(1, 7, VlanProtocol::Ieee8021Q)),
+            told(3, "eth0.ad5", vlan(1, 5, VlanProtocol::Ieee8021Ad)),
+            told(4, "eth0.5.8", vlan(3, 8, VlanProtocol::Ieee8021Q)),
+            told(5, "eth0.5.8.9", vlan(4, 9, VlanProtocol::Ieee8021Q)),
+        ];
+        let addresses = [(1, "10.0.0.1"), (2, "10.7.0.1"), (4, "10.8.0.1"), (2, "fe80::7"), (1, "fe80::1")];
+        Links { all, addresses: addresses.map(|(index, ip)| (index, ip.parse().expect("an address"))).into() }
+    }
+
+    #[test]
+    fn vlans_lead_to_what_they_lie_on_and_to_their_tags() {
+        let links = links();
+        let base = |index| links.base(index).map(|(link, tags)| (link.name.as_str(), tags.to_vec()));
+        assert_eq!(base(1), Some(("eth0", vec![])), "the other end of a cable is no VLAN");
+        assert_eq!(base(2), Some(("eth0", vec![[0x81, 0, 0, 7]])));
+        assert_eq!(base(4), Some(("eth0", vec![[0x88, 0xa8, 0, 5], [0x81, 0, 0, 8]])), "the outer one first");
+        assert_eq!(base(5), None, "three tags");
+    }
+
+    #[test]
+    fn addresses_of_vlans_belong_to_what_they_lie_on() {
+        let links = links();
+        let text = |ips: Vec<IpAddr>| ips.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let all = text(links.addresses(1).collect());
+        assert_eq!(all, ["10.0.0.1", "10.7.0.1", "10.8.0.1", "fe80::1"], "but link-local ones");
+        let chosen = |ip: &str, name| links.choose(ip.parse().expect("an address"), name).map(|l| l.name.as_str());
+        assert_eq!(chosen("10.8.0.1", None), Ok("eth0"));
+        assert_eq!(chosen("10.7.0.1", Some("eth0.7")), Ok("eth0"));
+    }
+}

@@ -162,21 +162,25 @@ impl<K: Plain, V: Plain> HashMap<K, V> {
     }
 }
 
-/// An array of `u64`, zero at first.
+/// An array, zero at first.
 #[derive(Debug)]
-pub(crate) struct ArrayMap(OwnedFd);
+pub(crate) struct ArrayMap<V>(OwnedFd, PhantomData<fn() -> V>);
 
-impl ArrayMap {
+impl<V: Plain> ArrayMap<V> {
     pub(crate) fn create(name: &CStr, entries: u32) -> io::Result<Self> {
-        create(MAP_TYPE_ARRAY, name, 4, 8, entries).map(Self)
+        create(MAP_TYPE_ARRAY, name, 4, size_of::<V>(), entries).map(Self::from_fd)
     }
 
-    pub(crate) fn get(&self, index: u32) -> io::Result<u64> {
+    fn from_fd(fd: OwnedFd) -> Self {
+        ArrayMap(fd, PhantomData)
+    }
+
+    pub(crate) fn get(&self, index: u32) -> io::Result<V> {
         lookup(self.0.as_fd(), &index)
     }
 
-    pub(crate) fn set(&self, index: u32, value: u64) -> io::Result<()> {
-        update(self.0.as_fd(), &index, &value)
+    pub(crate) fn set(&self, index: u32, value: &V) -> io::Result<()> {
+        update(self.0.as_fd(), &index, value)
     }
 }
 
@@ -203,7 +207,7 @@ macro_rules! is_map {
         }
     )*};
 }
-is_map!(HashMap<K, V>, ArrayMap, SocketMap);
+is_map!(HashMap<K, V>, ArrayMap<V>, SocketMap);
 
 /// A program in the kernel.
 #[derive(Debug)]
@@ -368,8 +372,8 @@ impl FoundMap {
     }
 
     /// `None` if it is of another type.
-    pub(crate) fn into_array(self) -> Option<ArrayMap> {
-        self.shaped([MAP_TYPE_ARRAY, 4, 8]).map(ArrayMap)
+    pub(crate) fn into_array<V: Plain>(self) -> Option<ArrayMap<V>> {
+        self.shaped([MAP_TYPE_ARRAY, 4, size_of::<V>() as u32]).map(ArrayMap::from_fd)
     }
 
     /// `None` if it is of another type.

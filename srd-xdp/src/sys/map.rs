@@ -9,11 +9,14 @@ use std::ptr::NonNull;
 pub(super) struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    /// Of huge pages from the administrator's pool.
+    huge: bool,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; whoever has the value may use and unmap it.
 unsafe impl Send for Mapping {}
 
+/// Bytes of a huge page, of the size that all machines have.
 const HUGE: usize = 2 << 20;
 
 impl Mapping {
@@ -21,9 +24,15 @@ impl Mapping {
     /// when they are used, or registered with the kernel.
     pub(super) fn anonymous(len: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let huge = len.next_multiple_of(HUGE);
-        if let Ok(map) = Mapping::map(huge, flags | libc::MAP_HUGETLB | libc::MAP_POPULATE, -1, 0) {
-            return Ok(map);
+        let huge = flags | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+        if let Ok(mut map) = Mapping::map(len.next_multiple_of(HUGE), huge, -1, 0) {
+            // The pool may have promised pages that a limit of a group keeps from us: then any access would be the end.
+            // SAFETY: the range is exactly the mapping, and populating changes nothing of what it contains.
+            let populated = unsafe { libc::madvise(map.start().cast(), map.len, libc::MADV_POPULATE_WRITE) } == 0;
+            map.huge = true;
+            if populated {
+                return Ok(map);
+            }
         }
         let map = Mapping::map(len, flags, -1, 0)?;
         // A wish: from the pool that the administrator keeps there is none, but the kernel may have some left.
@@ -42,9 +51,14 @@ impl Mapping {
         // SAFETY: without MAP_FIXED the kernel chooses a place that nothing else uses, so no memory of ours is touched.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset as libc::off_t) };
         match NonNull::new(start.cast::<u8>()) {
-            Some(place) if start != libc::MAP_FAILED => Ok(Mapping { start: place, len }),
+            Some(place) if start != libc::MAP_FAILED => Ok(Mapping { start: place, len, huge: false }),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Whether it is of huge pages from the administrator's pool.
+    pub(super) fn is_huge(&self) -> bool {
+        self.huge
     }
 
     pub(super) fn start(&self) -> *mut u8 {

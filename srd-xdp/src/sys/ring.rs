@@ -126,23 +126,27 @@ impl<T: Copy> Consumer<T> {
         Ok(Consumer { shared: Shared::map(fd, at, size, o)?, next: 0, produced: 0 })
     }
 
-    /// The oldest entry. The kernel may use its slot again after [`release`](Self::release).
+    /// Takes note of what the kernel has filled by now.
+    #[inline]
+    pub(super) fn look(&mut self) {
+        self.produced = self.shared.load(self.shared.producer, Ordering::Acquire);
+    }
+
+    /// The oldest entry that was there at the last [`look`](Self::look). The kernel may use its slot again after
+    /// [`release`](Self::release).
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.next == self.produced {
-            self.produced = self.shared.load(self.shared.producer, Ordering::Acquire);
-            if self.next == self.produced {
-                return None;
-            }
+            return None;
         }
-        // SAFETY: the slot is between the two indices: the kernel has written it (acquire above) and does not touch it
+        // SAFETY: the slot is between the two indices: the kernel has written it (acquire in `look`) and does not touch it
         // until the consumer's index passes it.
         let value = unsafe { self.shared.slot(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(value)
     }
 
-    /// Whether [`pop`](Self::pop) would find something.
+    /// Whether there is something, after another [`look`](Self::look).
     pub(super) fn has_some(&self) -> bool {
         self.next != self.shared.load(self.shared.producer, Ordering::Acquire)
     }

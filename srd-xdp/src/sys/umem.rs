@@ -29,17 +29,23 @@ pub(crate) struct Frame(u32);
 pub(super) struct Umem {
     map: Mapping,
     size: UmemSize,
+    /// A frame has 1 << `shift` bytes.
+    shift: u32,
 }
 
 impl Umem {
     pub(super) fn new(size: UmemSize) -> io::Result<(Umem, Vec<Frame>)> {
         assert!(size.frame.is_power_of_two(), "frames of {} bytes", size.frame);
         let map = Mapping::anonymous(size.frame as usize * size.frames as usize)?;
-        Ok((Umem { map, size }, (0..size.frames).map(Frame).collect()))
+        Ok((Umem { map, size, shift: size.frame.trailing_zeros() }, (0..size.frames).map(Frame).collect()))
     }
 
     pub(super) fn frame_size(&self) -> usize {
         self.size.frame as usize
+    }
+
+    pub(super) fn is_huge(&self) -> bool {
+        self.map.is_huge()
     }
 
     pub(super) fn metadata(&self) -> usize {
@@ -59,7 +65,7 @@ impl Umem {
 
     /// The kernel's name of a frame. Whoever passes it to the kernel must forget the frame.
     pub(super) fn address(&self, frame: &Frame) -> u64 {
-        u64::from(frame.0) * u64::from(self.size.frame)
+        u64::from(frame.0) << self.shift
     }
 
     /// The frame that the kernel gives back by an address, and the offset in it. Only for addresses out of a ring, each
@@ -68,7 +74,7 @@ impl Umem {
     /// # Panics
     /// If there is no such frame.
     pub(super) fn frame(&self, address: u64) -> (Frame, usize) {
-        let (index, offset) = (address / u64::from(self.size.frame), address % u64::from(self.size.frame));
+        let (index, offset) = (address >> self.shift, address & u64::from(self.size.frame - 1));
         assert!(index < u64::from(self.size.frames), "the kernel speaks of frame {index} of {}", self.size.frames);
         (Frame(index as u32), offset as usize)
     }

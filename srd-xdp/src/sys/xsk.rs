@@ -139,6 +139,11 @@ impl Xsk {
         set(libc::SO_BUSY_POLL_BUDGET, BUDGET)
     }
 
+    /// Whether the frames lie on huge pages from the administrator's pool.
+    pub(crate) fn has_huge_pages(&self) -> bool {
+        self.umem.is_huge()
+    }
+
     /// Longest packet, or piece of one, that can be sent from a frame.
     pub(crate) fn packet_size(&self) -> usize {
         self.umem.frame_size() - self.umem.metadata()
@@ -197,7 +202,13 @@ impl Xsk {
         };
     }
 
-    /// The next piece that has arrived.
+    /// Takes note of what has arrived by now.
+    #[inline]
+    pub(crate) fn look(&mut self) {
+        self.rx.look();
+    }
+
+    /// The next piece that had arrived at the last [`look`](Self::look).
     #[inline]
     pub(crate) fn receive(&mut self) -> Option<Received> {
         let desc = self.rx.pop()?;
@@ -254,7 +265,12 @@ impl Xsk {
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// A frame that has been sent.
+    /// Takes note of what has been sent by now.
+    pub(crate) fn look_sent(&mut self) {
+        self.completion.look();
+    }
+
+    /// A frame that had been sent at the last [`look_sent`](Self::look_sent).
     pub(crate) fn reap(&mut self) -> Option<Frame> {
         let address = self.completion.pop()?;
         Some(self.umem.frame(address).0)
