@@ -85,7 +85,8 @@ mod tests {
         for seed in 0..200 {
             let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
             let (mut now, mut round) = (Time::from_nanos(1), Round::default());
-            let (mut log, mut waiting): (Vec<(Time, u64)>, Vec<(Time, u64)>) = (Vec::new(), Vec::new());
+            let mut log: Vec<(Time, u64)> = Vec::new();
+            let mut waiting = Vec::new();
             let mut samples = 0;
             for _ in 0..2_000 {
                 let pause = if rng.random_bool(0.01) { 50_000_000 } else { rng.random_range(0..40_000) };
