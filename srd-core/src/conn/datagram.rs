@@ -113,9 +113,12 @@ impl DatagramSize {
             self.change(now, proven, srtt);
         }
         let s = &self.suspicion;
+        if s.lost < LARGE_LOST || s.small < SMALL_PASSED {
+            return false;
+        }
         let everywhere = paths == 1 || s.paths.iter().nth(1).is_some();
         let lasts = s.until.since(s.since) > srtt;
-        if s.lost < LARGE_LOST || s.small < SMALL_PASSED || !everywhere || !lasts {
+        if !everywhere || !lasts {
             return false;
         }
         let Some(&smaller) = PLATEAUS.iter().find(|&&p| p < self.size) else { return false };
