@@ -41,7 +41,7 @@ fn at_least(what: &str, value: f64, goal: f64, today: f64) {
 
 #[test]
 fn bursty_incast() {
-    for (size, goal, today) in [("2MB", 1.05, 1.04), ("64KB", 1.15, 1.15)] {
+    for (size, goal, today) in [("2MB", 1.05, 1.04), ("64KB", 1.15, 1.13)] {
         let r = sim(&["paper-fig3", "--set", &format!("traffic.size={size}")]);
         let name = format!("fig. 2/3, 4 x 12 -> 1, {size}");
         at_most(&format!("{name}: max / ideal"), figure(&r, "max_over_ideal"), goal, today);
@@ -55,7 +55,7 @@ fn bursty_incast() {
 fn persistent_incast() {
     let r = sim(&["paper-fig4"]);
     let off = (figure(&r, "worst_sample_over_fair") - 1.0).abs();
-    at_most("fig. 4: a sample's distance from the fair share", off, 0.05, 0.04);
+    at_most("fig. 4: a sample's distance from the fair share", off, 0.05, 0.03);
     at_least("fig. 4: Jain's index", figure(&r, "jain"), 0.999, 0.999);
     let links = r["links"].as_array().expect("links");
     let last = links.iter().find(|l| l["link"] == "leaf0->h4").expect("the receiver's cable");
@@ -72,7 +72,7 @@ fn joining_and_leaving() {
         let r = sim(&[&["join-leave"], &set[..]].concat());
         let most = r["seeds"].as_array().expect("several seeds").iter();
         let most = most.map(|s| s["summary"]["convergence_rtts"].as_f64().expect("flows come")).fold(0.0, f64::max);
-        at_most(&format!("{what} and leave: round trips to equal shares"), most, 50.0, 30.0);
+        at_most(&format!("{what} and leave: round trips to equal shares"), most, 50.0, 20.0);
     };
     row("4 join 4 flows", &[]);
     let (from, to) = (1..48).map(|i| (i, 48)).unzip::<_, _, Vec<i32>, Vec<i32>>();
@@ -100,7 +100,7 @@ fn racks() {
     // A card per server, as in the paper, and one per process, which nobody asked for but emulation on one host gives.
     let own = ["--set", "traffic.shared_card=false", "--set", "messages.size=1MiB"];
     for (scenario, what, today, today_own) in
-        [("paper-fig5", "50 % used", 1.04, 1.28), ("paper-fig6", "full", 1.09, 1.4)]
+        [("paper-fig5", "50 % used", 1.04, 1.05), ("paper-fig6", "full", 1.09, 1.3)]
     {
         let r = sim(&[scenario]);
         at_most(&format!("fig. 5/6, uplinks {what}: max / ideal"), figure(&r, "max_over_ideal"), 1.10, today);
@@ -130,7 +130,7 @@ fn thin_uplinks() {
 
 #[test]
 fn large_incasts() {
-    for (senders, today) in [(256, 1.15), (1_000, 1.2)] {
+    for (senders, today) in [(256, 1.08), (1_000, 1.15)] {
         let set = [format!("traffic.senders={senders}"), format!("network.hosts={}", senders + 1)];
         let r = sim(&["incast", "--set", "traffic.size=64KB", "--set", &set[0], "--set", &set[1]]);
         at_most(&format!("{senders} -> 1, 64 KB: max / ideal"), figure(&r, "max_over_ideal"), 1.15, today);
@@ -138,11 +138,25 @@ fn large_incasts() {
     }
 }
 
+/// Hundreds that start within milliseconds on a link of which each may use a packet's worth every 18 ms: what they send to
+/// find out about lost packets must not fill the queue that loses them.
+#[test]
+fn many_on_a_slow_link() {
+    let network = ["hosts=5", "rate=200Mbps", "delay=50us", "mtu=1500", "buffer=60KB"].map(|s| format!("network.{s}"));
+    let traffic = ["senders=4", "per_sender=75", "size=64KiB", "spread=3ms"].map(|s| format!("traffic.{s}"));
+    let rest = ["srd.preset=host", "srd.paths=4", "messages.size=8KiB", "messages.depth=64", "limit=20s"];
+    let set = network.iter().chain(&traffic).map(String::as_str).chain(rest).flat_map(|s| ["--set", s]);
+    let r = sim(&[&["incast"], &set.collect::<Vec<_>>()[..]].concat());
+    let name = "300 -> 1, 64 KiB, 200 Mbit/s, 60 KB";
+    at_most(&format!("{name}: max / ideal"), figure(&r, "max_over_ideal"), 1.15, 1.2);
+    at_most(&format!("{name}: share dropped"), figure(&r, "drop_share"), 0.01, 0.01);
+}
+
 #[test]
 fn all_to_all() {
     // 64 servers, so that it takes seconds; the goal is for 256.
     let r = sim(&["all-to-all", "--set", "network.hosts=64", "--set", "network.radix=8"]);
-    at_most("all-to-all of 64 KB, 64 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 1.9);
+    at_most("all-to-all of 64 KB, 64 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 1.55);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::conn::{Conn, Cx};
 use crate::cookie::{Cookies, Secrets};
 use crate::driver::{RxMeta, SourcePort};
 use crate::inbound::Inbound;
+use crate::line::Line;
 use crate::outbox::Outbox;
 use crate::peer::{Peer, State, write_control};
 use crate::replies::{Asked, Occasion, Replies, main_addr};
@@ -130,6 +131,7 @@ pub struct Endpoint {
     events: VecDeque<Event>,
     replies: Replies,
     inbound: Inbound,
+    line: Line,
     cookies: Cookies,
     secrets: Secrets,
     /// Chooses paths; what must not be guessed comes from `secrets`.
@@ -165,6 +167,7 @@ impl Endpoint {
             new_peers: VecDeque::new(),
             forget_at: 0,
             inbound: Inbound::new(&config, now),
+            line: Line::new(&config),
             config,
             local,
             peers: Vec::new(),
@@ -706,14 +709,16 @@ impl Endpoint {
             self.stats.tx_bytes += reply.bytes.len() as u64;
             return true;
         }
-        while let Some(slot) = self.ready.pop_front() {
-            self.is_ready[slot] = false;
+        while let Some(slot) = self.whose_turn(now) {
             let source = self.any_source();
             let mut scratch = std::mem::take(&mut self.scratch);
             let (port, draining) = (self.local.port(), self.draining);
             let (mut cx, peer) = split(self, now, slot);
             let sent = peer.transmit(&mut cx, port, source, upper, batch, &mut scratch);
             let deadline = if sent { Time::NEVER } else { peer.deadline(&cx, draining) };
+            if !sent && peer.waits_for_link(&cx) {
+                cx.line.wait(slot);
+            }
             self.scratch = scratch;
             if sent {
                 // Others first, then it may have more.
@@ -727,6 +732,15 @@ impl Endpoint {
         false
     }
 
+    /// The peer to look at next: one that waited for our link, if that is free, else one that may have something to send.
+    fn whose_turn(&mut self, now: Time) -> Option<usize> {
+        self.line.take(now).or_else(|| {
+            let slot = self.ready.pop_front()?;
+            self.is_ready[slot] = false;
+            Some(slot)
+        })
+    }
+
     fn any_source(&mut self) -> SourcePort {
         SourcePort(self.path_rng.random_range(0..self.config.path_pool))
     }
@@ -737,7 +751,7 @@ impl Endpoint {
         if !self.ready.is_empty() || !self.replies.is_empty() {
             return Some(Time::ZERO);
         }
-        self.timers.next()
+        [self.timers.next(), self.line.next()].into_iter().flatten().min()
     }
 
     /// What happened to peers since the last call.
@@ -759,9 +773,12 @@ fn replaced(conn: &Conn, outbox: &Outbox, incarnation: u64) -> Option<Failure> {
 /// The context of a call, and the peer that it concerns.
 fn split(endpoint: &mut Endpoint, now: Time, index: usize) -> (Cx<'_>, &mut Peer) {
     endpoint.notice_stall(now);
-    let Endpoint { config, stats, inbound, watch, peers, .. } = endpoint;
+    let Endpoint { config, stats, inbound, line, watch, peers, .. } = endpoint;
     let granularity = watch.granularity(config);
-    (Cx { now, config, stats, inbound, granularity, stall_end: watch.stall_end, lost: watch.lost }, &mut peers[index])
+    (
+        Cx { now, config, stats, inbound, line, granularity, stall_end: watch.stall_end, lost: watch.lost },
+        &mut peers[index],
+    )
 }
 
 /// The same peer always has the same address: without flow label, and with a scope only where it means something.

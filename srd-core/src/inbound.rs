@@ -8,6 +8,7 @@
 //! a queue; what is shared out is what the host takes in, as long as packets wait.
 
 use crate::config::CheckedConfig;
+use crate::line::WIRE_OVERHEAD;
 use crate::time::{Span, Time};
 use crate::wire::Share;
 
@@ -57,8 +58,6 @@ pub(crate) struct Inbound {
 const RECENT: u32 = 2;
 /// Periods for which one counts that asks for a connection, and again once it has one: a round trip with a full queue.
 const NEWCOMER: u32 = 7;
-/// Bytes that a datagram costs on Ethernet beside itself: IPv4 and UDP headers, frame, preamble and gap.
-const WIRE_OVERHEAD: u64 = 66;
 
 /// A standing queue of so many patiences halves what is given out.
 const LONG_QUEUE: f64 = 8.0;

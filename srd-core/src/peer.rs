@@ -278,6 +278,11 @@ impl Peer {
         }
     }
 
+    /// Whether data would leave now if our link were free.
+    pub(crate) fn waits_for_link(&self, cx: &Cx<'_>) -> bool {
+        matches!(&self.state, State::Open { conn, .. } if conn.waits_for_link(cx, &self.outbox))
+    }
+
     /// Adds one burst to the batch. Says whether there was any.
     pub(crate) fn transmit<U: Upper>(
         &mut self,

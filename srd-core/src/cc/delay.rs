@@ -29,6 +29,11 @@ const MIN_PACKETS_UNADVISED: f64 = 0.01;
 const MIN_OF_SHARE: f64 = 0.25;
 /// Rounds with a queue above the target that does not fall, after which the share is no longer believed in.
 const STUCK_ROUNDS: u32 = 3;
+/// What a round counts, in parts of it that a round trip is, when a queue in it does not fall: all if it is no longer than
+/// four.
+const STUCK_WEIGHT: f64 = 4.0;
+/// A rate below this part of the share is far below it.
+const FAR_BELOW: f64 = 0.5;
 /// A share below so much of the last one is followed at once.
 const SHARE_DROP: f64 = 0.8;
 /// Rounds without a queue after which a sender takes more than its share.
@@ -233,7 +238,10 @@ impl Controller for Delay {
         self.share = round.share;
         if let Some(share) = self.share {
             let off = (share - level) / (share + level);
-            if (off < 0.0 && queue > SETPOINT / 2.0) || (off > 0.0 && queue < SETPOINT * 1.5) {
+            if level < share * FAR_BELOW && queue < SETPOINT {
+                // Others have left, and there is room: half of the way at once, since short flows have few rounds.
+                level += (share - level) / 2.0;
+            } else if (off < 0.0 && queue > SETPOINT / 2.0) || (off > 0.0 && queue < SETPOINT * 1.5) {
                 level *= 1.0 + 2.0 * t.pull * off;
             }
         }
@@ -244,8 +252,9 @@ impl Controller for Delay {
             // Who has no more than its share leaves the draining of a queue to the rate in use.
             let fair = self.share.is_some_and(|s| level <= s);
             let mut factor = if fair { 1.0 } else { 1.0 - t.integral * step * (queue - SETPOINT).clamp(0.0, 1.0) };
+            // A queue that was seen in few of a round's round trips is no reason to give way as if it had stood in all.
             if self.stuck_rounds >= if fair { STUCK_ROUNDS } else { 1 } {
-                factor = factor.min((1.0 - 0.8 * (1.0 - 1.0 / queue)).max(0.5));
+                factor = factor.min(1.0 - (STUCK_WEIGHT * step).min(1.0) * (0.8 * (1.0 - 1.0 / queue)).min(0.5));
             }
             if congested_loss {
                 factor = factor.min(0.7);

@@ -1,7 +1,7 @@
 //! Acknowledgements, loss, and the timers that guard them.
 
 use super::send::PROBE_NUMBERS;
-use super::{Conn, Cx, Fault, Round, Standing, TailProbe};
+use super::{Conn, Cx, Fault, Standing, TailProbe};
 use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
 use crate::path::PathBits;
@@ -12,12 +12,6 @@ use crate::time::{Span, Time};
 use crate::upper::{Failure, Upper};
 use crate::wire::{Ack, Refusal, Refuse};
 
-/// Lost large packets in a row, with smaller ones getting through, after which datagrams get smaller.
-const LARGE_LOST: u32 = 8;
-/// Datagram sizes to fall back to: half of jumbo frames, Ethernet with tunnels, the IPv6 minimum, our own minimum.
-const PLATEAUS: [u16; 4] = [4400, 1400, 1200, crate::MIN_DATAGRAM];
-/// Pause before a larger datagram is tried again.
-const GROW_PAUSE: Span = Span::from_secs(10);
 /// Bound of what is believed of the hosts' part in the round trip.
 const MAX_HOST_DELAY: Span = Span::from_millis(5);
 /// Probes per retransmission timeout while nothing is acknowledged.
@@ -45,8 +39,8 @@ pub(super) struct Covered {
     /// The one sent last.
     newest: Option<Sent>,
     round_over: bool,
-    smallest: u16,
-    largest: u16,
+    /// When the oldest of those that were in flight was sent.
+    oldest: Time,
     /// Paths that had packets covered.
     paths: PathBits,
 }
@@ -57,7 +51,7 @@ impl Conn {
         let (min, max, g) = (cx.config.rto_min, cx.config.rto_max, cx.granularity);
         let (ack_delay, shift) = (self.peer_ack_delay(), self.backoff.min(16));
         let whole = self.rtt.timeout(g);
-        let gap = Span::from_secs_f64(f64::from(self.datagram) / self.cc.rate());
+        let gap = Span::from_secs_f64(f64::from(self.datagram.get()) / self.cc.rate());
         move |rtt| {
             // Over many paths, what a path knows of itself is old news; and one sample of a peer that was stalled must not
             // let it wait for seconds.
@@ -87,7 +81,7 @@ impl Conn {
         }
         self.settle(cx, outbox);
         self.share = ack.share.rate();
-        let mut covered = Covered { at, smallest: u16::MAX, ..Covered::default() };
+        let mut covered = Covered { at, oldest: Time::NEVER, ..Covered::default() };
         for entry in ack.paths() {
             if usize::from(entry.path) >= self.paths.len() {
                 continue;
@@ -98,7 +92,7 @@ impl Conn {
             if let (Some(&s), Some(residence)) = (sent, entry.residence) {
                 // [ACK-7]
                 let rtt = at.since(s.at) - residence;
-                let large = u32::from(s.bytes) * 2 >= u32::from(self.datagram);
+                let large = u32::from(s.bytes) * 2 >= u32::from(self.datagram.get());
                 let longer = cx.config.target_delay;
                 self.host.sample(cx.now, cx.now.since(s.at) - rtt, false, Span::ZERO);
                 self.rtt.sample(cx.now, rtt, large, longer);
@@ -163,7 +157,7 @@ impl Conn {
                 upper.completed(token, Err(failure));
             }
         }
-        let mut covered = Covered { at: cx.now, smallest: u16::MAX, ..Covered::default() };
+        let mut covered = Covered { at: cx.now, oldest: Time::NEVER, ..Covered::default() };
         self.cover(cx, refuse.pn, &mut covered, outbox, upper);
         self.unsettled = Some(covered);
         Ok(())
@@ -183,8 +177,7 @@ impl Conn {
                 self.paths.on_acked(&s);
                 covered.packets += 1;
                 covered.bytes += u64::from(s.bytes);
-                covered.smallest = covered.smallest.min(s.bytes);
-                covered.largest = covered.largest.max(s.bytes);
+                covered.oldest = covered.oldest.min(s.at);
                 covered.paths.insert(s.path);
                 covered.round_over |= !pn.is_before(self.round.end);
                 if covered.newest.is_none_or(|n| n.at <= s.at) {
@@ -192,6 +185,7 @@ impl Conn {
                 }
             }
         }
+        self.datagram.on_arrived(&s);
         self.sent.set_fate(pn, Fate::Acked);
         for piece in self.sent.pieces(&s) {
             if let Some((token, len)) = outbox.acked(&piece) {
@@ -216,23 +210,24 @@ impl Conn {
             self.loss_at = cx.now;
         }
         self.tail_probe = TailProbe::Idle;
-        self.adapt_datagram(cx, covered);
+        if self.datagram.adapt(cx.now, self.paths.len(), self.rtt.srtt()) {
+            cx.stats.mtu_reductions += 1;
+        }
 
         self.newest_acked_at = self.newest_acked_at.max(newest.at);
-        self.round.acked += covered.packets;
-        self.round.bytes += covered.bytes;
+        self.round.on_acked(covered.packets, covered.bytes, covered.oldest, newest.at);
         let elapsed = at.since(self.round.start);
-        let lasted = elapsed >= self.rtt.min();
         self.cc.on_ack(&AckSample {
             acked: covered.bytes,
             queue_delay,
-            delivery_rate: lasted.then(|| self.round.bytes as f64 / elapsed.as_secs_f64().max(1e-9)),
+            delivery_rate: self.round.delivery_rate(at, self.rtt.min()),
             limited: self.round.limited || self.round.was_limited,
             share: self.share,
             min_rtt: self.rtt.min(),
             host_delay: self.host_delay(),
         });
 
+        self.repace(cx);
         if self.asking {
             self.asking = false;
             self.spread(cx);
@@ -249,6 +244,15 @@ impl Conn {
         self.forget(cx);
         if covered.round_over && elapsed >= self.rtt.srtt().max(cx.config.target_delay) {
             self.end_round(cx, at);
+        }
+        self.repace(cx);
+    }
+
+    /// The rate may be another one: then the wait for the next burst is, too. Not without advice, since rates that are
+    /// guessed jump, and together would overflow what a slower pace does not.
+    fn repace(&mut self, cx: &Cx<'_>) {
+        if self.share.is_some() {
+            self.pacer.adapt(cx.now, self.cc.rate());
         }
     }
 
@@ -322,20 +326,13 @@ impl Conn {
             loss: round.loss_share(if round.is_disaster() { round.dead } else { 0 }),
             marked: signal.marked,
             limited: round.limited,
-            delivery_rate: round.bytes as f64 / at.since(round.start).as_secs_f64().max(1e-9),
+            delivery_rate: round.delivery_rate(at, self.rtt.min()).unwrap_or(0.0),
             host_delay,
             share: self.share,
             length: at.since(round.start),
         });
-        let was_limited = round.limited;
         let queue = queue_delay.unwrap_or(Span::ZERO);
-        *round = Round {
-            end: self.sent.next(),
-            start: at,
-            was_limited,
-            recent_queue: round.recent_queue,
-            ..Round::default()
-        };
+        *round = round.next(at, self.sent.next());
         self.look_for_longer_route(cx, queue);
     }
 
@@ -355,47 +352,13 @@ impl Conn {
                 LossCause::Overtaken => self.round.lost += 1,
                 LossCause::DeadPath => self.round.dead += 1,
             }
-            if self.is_large(s.bytes) {
-                self.large_lost = self.large_lost.saturating_add(1);
-            }
+            self.datagram.on_lost(&s);
             if !s.probe {
                 self.sent.pieces(&s).for_each(|piece| outbox.lost(piece));
             }
         }
         self.lost_scratch = lost;
-    }
-
-    fn is_large(&self, bytes: u16) -> bool {
-        bytes > crate::MIN_DATAGRAM && u32::from(bytes) * 8 >= u32::from(self.datagram) * 7
-    }
-
-    /// Large datagrams vanish while small ones pass: use smaller ones. A larger one passed: use larger ones.
-    fn adapt_datagram(&mut self, cx: &mut Cx<'_>, covered: &Covered) {
-        if covered.largest > self.datagram {
-            self.datagram = covered.largest.min(self.full_datagram);
-            self.grow_at = if self.datagram < self.full_datagram { cx.now + GROW_PAUSE } else { Time::NEVER };
-        }
-        if self.is_large(covered.largest) {
-            self.large_lost = 0;
-        } else if self.large_lost >= LARGE_LOST && covered.smallest <= self.datagram / 2 {
-            // [MTU-3]
-            if let Some(&smaller) = PLATEAUS.iter().find(|&&p| p < self.datagram) {
-                self.datagram = smaller;
-                self.grow_at = cx.now + GROW_PAUSE;
-                cx.stats.mtu_reductions += 1;
-            }
-            self.large_lost = 0;
-        }
-    }
-
-    /// The size of a datagram to try, if it is time to try a larger one again.
-    pub(super) fn take_grow_probe(&mut self, now: Time) -> Option<u16> {
-        if now < self.grow_at {
-            return None;
-        }
-        self.grow_at = now + GROW_PAUSE;
-        let larger = PLATEAUS.iter().rev().copied().find(|&p| p > self.datagram);
-        Some(larger.unwrap_or(self.full_datagram).min(self.full_datagram))
+        self.ping |= self.datagram.take_question();
     }
 
     /// Runs what is due.
@@ -487,7 +450,8 @@ impl Conn {
 
     /// When the tail probe is due.
     fn tail_probe_at(&self, cx: &Cx<'_>) -> Time {
-        let after = self.rtt.srtt() * 2 + cx.granularity + self.peer_ack_delay();
+        let srtt = self.rtt.srtt();
+        let after = srtt + srtt.max(self.rtt.var() * 4) + cx.granularity + self.peer_ack_delay();
         // Where many share a link, the queue may grow faster than what is known of it; probes that kept no pace would
         // double it.
         (self.last_sent_at.max(cx.stall_end) + after).max(self.pacer.next(Span::ZERO))

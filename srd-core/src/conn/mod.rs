@@ -4,8 +4,10 @@
 //! [`Acks`] and [`Inbox`] (what came in), a congestion controller (how fast). Opening and closing are the business of
 //! `peer`; outgoing messages live in the peer's [`Outbox`], because they outlive an idle connection.
 
+mod datagram;
 mod loss;
 mod pacer;
+mod round;
 mod send;
 
 pub(crate) use send::Route;
@@ -20,6 +22,7 @@ use crate::driver::RxMeta;
 use crate::endpoint::PeerId;
 use crate::inbound::{Inbound, Sender};
 use crate::inbox::{Inbox, Taken};
+use crate::line::Line;
 use crate::outbox::Outbox;
 use crate::path::PathSet;
 use crate::rtt::Rtt;
@@ -30,8 +33,10 @@ use crate::time::{Span, Time};
 use crate::upper::Upper;
 use crate::wire::{DataHeader, DecodeError, Frame, Frames, Hello, Refusal, features, flags, is_ping};
 
+use datagram::DatagramSize;
 use loss::Covered;
 use pacer::Pacer;
+use round::Round;
 
 /// What every call needs from the endpoint.
 pub(crate) struct Cx<'a> {
@@ -39,6 +44,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) config: &'a CheckedConfig,
     pub(crate) stats: &'a mut Stats,
     pub(crate) inbound: &'a mut Inbound,
+    pub(crate) line: &'a mut Line,
     /// Clock and scheduling granularity, as configured or measured.
     pub(crate) granularity: Span,
     /// When this endpoint last woke from a stall; verdicts by time wait for what arrived meanwhile.
@@ -65,11 +71,7 @@ pub(crate) struct Conn {
     /// The peer has shown that it knows our id: data may go out.
     confirmed: bool,
     checksum: bool,
-    /// Largest datagram to send now, and at the start.
-    datagram: u16,
-    full_datagram: u16,
-    large_lost: u32,
-    grow_at: Time,
+    datagram: DatagramSize,
 
     sent: SentPackets,
     paths: PathSet,
@@ -133,39 +135,6 @@ struct Standing {
     rate: f64,
 }
 
-/// About a round trip's worth of acknowledgements.
-#[derive(Debug, Default)]
-struct Round {
-    start: Time,
-    /// The round ends when this packet or a later one is acknowledged.
-    end: Seq,
-    /// Packets acknowledged, lost on paths that work, and lost on paths that are silent; bytes acknowledged.
-    acked: u32,
-    lost: u32,
-    dead: u32,
-    bytes: u64,
-    /// Whether rate or window held us back, in this round and in the last one.
-    limited: bool,
-    was_limited: bool,
-    samples: u32,
-    /// The last queueing delays, across rounds.
-    recent_queue: [Span; 4],
-}
-
-impl Round {
-    /// Share of lost packets, with `dead` of those on silent paths.
-    fn loss_share(&self, dead: u32) -> f64 {
-        let lost = self.lost + dead;
-        f64::from(lost) / f64::from((lost + self.acked).max(1))
-    }
-
-    /// So much is gone that it cannot be a matter of some paths. (Half of all spines may die at once; then one round is
-    /// mistaken for congestion.)
-    fn is_disaster(&self) -> bool {
-        self.loss_share(self.dead) > 0.5 && self.lost + self.dead > 4
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TailProbe {
     Idle,
@@ -192,10 +161,7 @@ impl Conn {
             remote,
             confirmed: false,
             checksum: config.checksum == Checksum::Crc32c || remote.features & features::CHECKSUM != 0,
-            datagram,
-            full_datagram: datagram,
-            large_lost: 0,
-            grow_at: Time::NEVER,
+            datagram: DatagramSize::new(datagram),
             sent: SentPackets::new(local.first_pn, remote.packet_window),
             pacer: Pacer::new(Xoshiro256PlusPlus::from_rng(&mut rng)),
             paths: PathSet::new(config, rng),
@@ -208,7 +174,7 @@ impl Conn {
             in_flight: 0,
             newest_acked_at: Time::ZERO,
             next_scan: Time::ZERO,
-            round: Round { end: local.first_pn, start: cx.now, ..Round::default() },
+            round: Round::new(cx.now, local.first_pn),
             standing: None,
             lost_on: None,
             last_sent_at: cx.now,
@@ -238,8 +204,7 @@ impl Conn {
 
     /// The first hop to the peer carries no more than this.
     pub(crate) fn limit_datagram(&mut self, max: u16) {
-        self.datagram = self.datagram.min(max);
-        self.full_datagram = self.full_datagram.min(max);
+        self.datagram.limit(max);
     }
 
     /// The peer asked for this connection and will want to send.
@@ -461,7 +426,7 @@ impl Conn {
             rate: self.cc.rate() as u64,
             window: self.cc.window(),
             in_flight: self.in_flight,
-            datagram: self.datagram,
+            datagram: self.datagram.get(),
             messages: outbox.live(),
             paths: self.paths.stats(),
         }

@@ -79,13 +79,13 @@ impl Conn {
             return false;
         }
         // One packet may always be out. Retransmissions may overshoot a little, so that new data cannot hold them up.
-        let extra = if outbox.has_again() { 2 * u64::from(self.datagram) } else { 0 };
+        let extra = if outbox.has_again() { 2 * u64::from(self.datagram.get()) } else { 0 };
         self.in_flight == 0 || self.in_flight < self.cc.window() + extra
     }
 
     /// When the pacer lets the next burst go.
     fn send_at(&self, outbox: &Outbox) -> Time {
-        let unused = u64::from(self.datagram).saturating_sub(outbox.waiting());
+        let unused = u64::from(self.datagram.get()).saturating_sub(outbox.waiting());
         self.pacer.next(if unused == 0 { Span::ZERO } else { Span::from_secs_f64(unused as f64 / self.cc.rate()) })
     }
 
@@ -96,12 +96,20 @@ impl Conn {
         }
         let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
         if self.may_send_data(outbox) {
-            at = at.min(self.send_at(outbox));
+            let send_at = self.send_at(outbox);
+            if send_at > cx.now || cx.line.is_free(cx.now) {
+                at = at.min(send_at);
+            }
         }
-        if self.grow_at < at && outbox.live() > 0 {
-            at = self.grow_at;
+        if self.datagram.grow_at() < at && outbox.live() > 0 {
+            at = self.datagram.grow_at();
         }
         at
+    }
+
+    /// Whether data would leave now if our link were free.
+    pub(crate) fn waits_for_link(&self, cx: &Cx<'_>, outbox: &Outbox) -> bool {
+        !cx.line.is_free(cx.now) && self.may_send_data(outbox) && self.send_at(outbox) <= cx.now
     }
 
     /// Adds one burst to the batch, the most urgent one. Says whether there was any.
@@ -122,9 +130,10 @@ impl Conn {
         }
         // An answer that fits into one datagram leaves before the conclusions from the last acknowledgement are drawn.
         let at_once = self.tail_probe == TailProbe::Idle
-            && outbox.waiting() <= self.datagram.into()
+            && outbox.waiting() <= self.datagram.get().into()
             && !outbox.has_again()
             && self.may_send_data(outbox)
+            && cx.line.is_free(cx.now)
             && self.send_at(outbox) <= cx.now;
         if !at_once {
             self.settle(cx, outbox);
@@ -147,21 +156,22 @@ impl Conn {
             return true;
         }
         if let Some(path) = self.paths.take_probe(cx.now) {
-            self.send_ping(cx, route, path, self.datagram.into(), outbox, upper, batch);
+            self.send_ping(cx, route, path, self.datagram.get().into(), outbox, upper, batch);
             return true;
         }
         if outbox.live() > 0
-            && let Some(size) = self.take_grow_probe(cx.now)
+            && let Some(size) = self.datagram.take_probe(cx.now)
         {
             let path = self.pick(cx, None);
             self.send_ping(cx, route, path, size.into(), outbox, upper, batch);
             return true;
         }
-        if self.may_send_data(outbox) && self.send_at(outbox) <= cx.now {
+        if self.may_send_data(outbox) && self.send_at(outbox) <= cx.now && cx.line.is_free(cx.now) {
             self.send_data(cx, route, outbox, upper, batch);
             return true;
         }
-        self.round.limited |= outbox.is_waiting();
+        // Our own link is no reason to send faster.
+        self.round.limited |= outbox.is_waiting() && !self.waits_for_link(cx, outbox);
         if self.ping || self.owes_floor(outbox) {
             self.ping = false;
             let path = self.pick(cx, None);
@@ -171,7 +181,7 @@ impl Conn {
         if self.acks.due() <= cx.now && !self.put_off(cx) {
             let path = self.pick(cx, None);
             batch.begin_burst(route.to, route.from, self.paths.get(path).port);
-            self.write_ack_packet(cx, upper, self.datagram.into(), batch);
+            self.write_ack_packet(cx, upper, self.datagram.get().into(), batch);
             return true;
         }
         false
@@ -207,7 +217,7 @@ impl Conn {
 
     /// Many may begin at once at a rate at which each sends rarely: then not all at the same moment.
     pub(super) fn spread(&mut self, cx: &Cx<'_>) {
-        let gap = self.share.map_or(Span::ZERO, |share| Span::from_secs_f64(f64::from(self.datagram) / share));
+        let gap = self.share.map_or(Span::ZERO, |share| Span::from_secs_f64(f64::from(self.datagram.get()) / share));
         if gap > cx.config.target_delay {
             self.pacer.hold(cx.now, gap);
         }
@@ -219,7 +229,7 @@ impl Conn {
             || self.ping
             || self.owes_floor(outbox)
             || self.paths.next_probe() <= cx.now
-            || (self.grow_at <= cx.now && outbox.live() > 0)
+            || (self.datagram.grow_at() <= cx.now && outbox.live() > 0)
     }
 
     fn pick(&mut self, cx: &Cx<'_>, avoid: Option<u8>) -> u8 {
@@ -247,7 +257,7 @@ impl Conn {
         }
 
         batch.begin_burst(route.to, route.from, self.paths.get(path).port);
-        let datagram = usize::from(self.datagram);
+        let datagram = usize::from(self.datagram.get());
         // Acknowledgements ride along when all that waits fits into one datagram, else as the last and shorter segment.
         let ack_len = if self.acks.pending() { self.acks.len() } else { 0 };
         let overhead = (TRACKED_HEADER + CHECKSUM_LEN + ack_len) as u64;
@@ -293,13 +303,19 @@ impl Conn {
                 self.write_ack_packet(cx, upper, segment, batch);
             }
         }
-        let per_byte = 1.0 / rate;
-        let credit = cx.granularity.min(Span::from_secs_f64(f64::from(cx.config.max_burst) * per_byte))
-            + Span::from_secs_f64(2.0 * datagram as f64 * per_byte);
-        self.pacer.on_sent(cx.now, bytes, rate, credit, cx.config.tuning.jitter);
+        self.pace(cx, bytes);
         if !outbox.has_again() {
             self.lost_on = None;
         }
+    }
+
+    /// So many bytes left.
+    fn pace(&mut self, cx: &Cx<'_>, bytes: u64) {
+        let rate = self.cc.rate();
+        let per_byte = 1.0 / rate;
+        let credit = cx.granularity.min(Span::from_secs_f64(f64::from(cx.config.max_burst) * per_byte))
+            + Span::from_secs_f64(2.0 * f64::from(self.datagram.get()) * per_byte);
+        self.pacer.on_sent(cx.now, bytes, rate, credit, cx.config.tuning.jitter);
     }
 
     #[cold]
@@ -314,18 +330,22 @@ impl Conn {
         batch: &mut TxBatch,
     ) {
         batch.begin_burst(route.to, route.from, self.paths.get(path).port);
-        self.write_packet(
+        let len = self.write_packet(
             cx,
             route,
             path,
             Load::Ping(size),
-            size.max(self.datagram.into()),
+            size.max(self.datagram.get().into()),
             false,
             InBurst { first: true, last: true },
             outbox,
             upper,
             batch,
         );
+        // Small ones cost next to nothing, and what they ask is wanted at once.
+        if size > 0 {
+            self.pace(cx, len as u64);
+        }
     }
 
     /// Sends the payload of the oldest packet again, on another path, without a verdict on it.
@@ -350,7 +370,7 @@ impl Conn {
         batch.begin_burst(route.to, route.from, self.paths.get(path).port);
         batch.begin_packet();
         self.write_header(route, outbox, path, batch);
-        let room = usize::from(self.datagram) - self.trailer();
+        let room = usize::from(self.datagram.get()) - self.trailer();
         let mut pieces = 0;
         for cut in cuts.into_iter().flatten() {
             let header = upper.header(cut.token);
@@ -366,7 +386,12 @@ impl Conn {
             cx.stats.retransmits += 1;
             cx.stats.retransmit_bytes += batch.packet_len() as u64;
         }
-        self.finish_packet(cx, path, pieces, flags::ACK_NOW, CopyOf::Probe, upper, batch);
+        let len = self.finish_packet(cx, path, pieces, flags::ACK_NOW, CopyOf::Probe, upper, batch);
+        // The first after an acknowledgement may be all that a message waits for. Further ones keep the pace, or hundreds of
+        // senders would keep full for ever the queue that lost their packets.
+        if self.backoff > 0 {
+            self.pace(cx, len as u64);
+        }
     }
 
     fn trailer(&self) -> usize {
@@ -423,7 +448,7 @@ impl Conn {
             self.acks.write(cx.now, limit - batch.packet_len(), cx.inbound.share(), batch);
             cx.stats.acks_sent += 1;
         }
-        let full_room = usize::from(self.datagram) - self.trailer() - TRACKED_HEADER;
+        let full_room = usize::from(self.datagram.get()) - self.trailer() - TRACKED_HEADER;
         let mut pieces = 0;
         let mut again = false;
         let mut set = 0;
@@ -499,6 +524,7 @@ impl Conn {
         // [CC-2]
         self.in_flight += len as u64;
         self.last_sent_at = cx.now;
+        cx.line.on_sent(cx.now, len as u64, cx.granularity);
         self.waiting_since.get_or_insert(cx.awake());
         self.guard(cx, path);
         cx.stats.tx_packets += 1;
@@ -516,6 +542,7 @@ impl Conn {
         cx.stats.acks_sent += 1;
         cx.stats.tx_packets += 1;
         cx.stats.tx_bytes += batch.packet_len() as u64;
+        cx.line.on_sent(cx.now, batch.packet_len() as u64, cx.granularity);
         batch.end_packet();
     }
 }
