@@ -1,6 +1,7 @@
 //! A selection once more, on devices with several processing units.
 
-use super::super::case::{Case, Job, Network, Place};
+use super::super::case::{Case, Job, Network};
+use super::again;
 use crate::case::Client;
 
 /// Client, beginning of the command, network. All but pyverbs run between two hosts.
@@ -19,15 +20,7 @@ const MORE: &str = "env SRD_PUS=4";
 
 pub(super) fn cases(all: &[Case]) -> Vec<Case> {
     let case = |&(client, command, network): &(Client, &str, Network)| {
-        let place = if client == Client::Pyverbs { Place::OneHost } else { Place::TwoHosts };
-        let is_meant = |case: &&Case| {
-            case.client == client
-                && case.network == network
-                && case.place == place
-                && case.command().starts_with(command)
-        };
-        let found = all.iter().find(is_meant).unwrap_or_else(|| panic!("no case '{command}' to repeat with units"));
-        let mut case = found.clone().full_only(false).env(PUS.0, PUS.1);
+        let mut case = again(all, client, command, network).env(PUS.0, PUS.1);
         if let (Client::Perftest, Job::Duo { server, .. }) = (client, &mut case.job) {
             *server = format!("{MORE} {server}");
         }

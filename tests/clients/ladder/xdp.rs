@@ -1,6 +1,7 @@
 //! A selection once more, over AF_XDP: between two hosts that both use it, and with kernel UDP at one of them.
 
-use super::super::case::{Case, Network, Place};
+use super::super::case::{Case, Network};
+use super::again;
 use crate::case::Client;
 
 const BOTH: [&str; 2] = ["xdp", "xdp"];
@@ -27,16 +28,9 @@ const CASES: &[(Client, &str, Network, [&str; 2])] = &[
 ];
 
 pub(super) fn cases(all: &[Case]) -> Vec<Case> {
-    let case = |&(client, command, network, drivers): &(Client, &str, Network, [&'static str; 2])| {
-        let place = if client == Client::Pyverbs { Place::OneHost } else { Place::TwoHosts };
-        let is_meant = |case: &&Case| {
-            case.client == client
-                && case.network == network
-                && case.place == place
-                && case.command().starts_with(command)
-        };
-        let found = all.iter().find(is_meant).unwrap_or_else(|| panic!("no case '{command}' to repeat over AF_XDP"));
-        Case { drivers, ..found.clone() }.full_only(false)
+    let case = |&(client, command, network, drivers): &(Client, &str, Network, [&'static str; 2])| Case {
+        drivers,
+        ..again(all, client, command, network)
     };
     CASES.iter().map(case).collect()
 }
