@@ -36,6 +36,22 @@ fn messages_of_all_sizes_arrive_intact_both_ways() {
     }
 }
 
+/// A driver that reads its clock and is then descheduled dates what it finds back to before it was sent.
+#[test]
+fn an_acknowledgement_from_before_its_packet_is_no_round_trip() {
+    let [honest, early] = [Span::ZERO, Span::from_millis(1)].map(|early| {
+        let mut pair = Pair::new(Config::default());
+        for i in 0..20 {
+            pair.send(0, pattern(i, 20_000));
+            pair.run_until(Span::from_millis(50), |p| p.sides[0].completed.len() == i as usize + 1);
+            pair.early = early;
+        }
+        pair.peer_stats(0)
+    });
+    assert!(early.min_rtt >= Span::from_micros(20), "{early:?}");
+    assert!(early.rate <= honest.rate, "{} beside {} B/s", early.rate, honest.rate);
+}
+
 #[test]
 fn many_small_messages_share_datagrams() {
     let mut pair = Pair::new(Config::default());

@@ -89,8 +89,10 @@ impl Conn {
             self.paths.on_ce(entry.path, entry.ce);
             // A packet whose fate is known already was sampled by an earlier acknowledgement.
             let sent = self.sent.get(entry.pn).filter(|s| s.fate != Fate::Acked && s.path == entry.path);
-            if let (Some(&s), Some(residence)) = (sent, entry.residence) {
-                // [ACK-7]
+            // [ACK-7]
+            if let (Some(&s), Some(residence)) = (sent, entry.residence)
+                && at.since(s.at) > residence
+            {
                 let rtt = at.since(s.at) - residence;
                 let large = u32::from(s.bytes) * 2 >= u32::from(self.datagram.get());
                 let longer = cx.config.target_delay;
