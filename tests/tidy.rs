@@ -81,3 +81,20 @@ fn links_in_documents_lead_somewhere() {
         }
     }
 }
+
+/// Tests that documents name as `file::test`.
+#[test]
+fn tests_that_documents_name_exist() {
+    let mut named = 0;
+    for path in files("md") {
+        let text = read(&path);
+        // Code between back quotes is every second piece.
+        for code in text.split('`').skip(1).step_by(2) {
+            let Some((file, test)) = code.split_once(".rs::") else { continue };
+            let source = read(&PathBuf::from(format!("{file}.rs")));
+            assert!(source.contains(&format!("fn {test}()")), "{}: no test {code}", path.display());
+            named += 1;
+        }
+    }
+    assert!(named > 50, "only {named} found");
+}

@@ -127,6 +127,22 @@ fn registrations_at_the_limit_are_told_with_numbers() {
     assert!(said.contains("77 bytes are not registered: 5 regions of 5000 bytes are"), "{said}");
 }
 
+/// 200 GB that nobody has touched: registering looks at the mappings, not at the pages.
+#[test]
+fn a_sparse_region_commits_no_memory() {
+    let bench = Bench::new();
+    let program = bench.compile_text(
+        "sparse",
+        "#include \"check.h\"\n#include <sys/resource.h>\n\
+         int main(void) { struct ibv_pd *pd = ibv_alloc_pd(open_device(0)); size_t len = 200ul << 30;\n\
+         char *mem = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);\n\
+         CHECK(mem != MAP_FAILED); struct ibv_mr *mr = ibv_reg_mr(pd, mem, len, IBV_ACCESS_LOCAL_WRITE); CHECK(mr);\n\
+         IS(ibv_dereg_mr(mr), 0); struct rusage used; IS(getrusage(RUSAGE_SELF, &used), 0);\n\
+         CHECK(used.ru_maxrss < 256 << 10); return 0; }\n",
+    );
+    bench.run(&mut bench.command(&program));
+}
+
 #[test]
 fn events_come_when_they_were_asked_for() {
     run("events", "efa1", &[]);
