@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use srd::udp::{UdpDriver, UdpOptions};
 pub(crate) use srd::xdp::AnyDriver;
 use srd::xdp::{DriverChoice, XdpOptions};
@@ -10,30 +11,23 @@ use srd::xdp::{DriverChoice, XdpOptions};
 use crate::exit::{Exit, Fault, Result};
 use crate::render;
 
-/// What to move packets by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub(crate) enum Choice {
-    /// Kernel UDP: runs anywhere.
-    #[default]
-    Udp,
-    /// AF_XDP, past the kernel's network stack: needs privilege.
-    Xdp,
-    /// AF_XDP where it is permitted, supported and faster; else UDP, and it says why.
-    Auto,
-}
-
 /// Options of whatever opens a driver.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DriverArgs {
     /// What to move packets by: kernel UDP, AF_XDP (see docs/xdp.md), or the faster one that works
-    #[arg(long, value_enum, default_value_t)]
-    driver: Choice,
+    #[arg(long, default_value = DriverChoice::NAMED[0].0, value_parser = by_name())]
+    driver: DriverChoice,
     /// Interface for AF_XDP [default: the one with the local address]
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
     /// Receive queues of the interface to take for AF_XDP, 1 to 16 [default: all that are free]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     xdp_queues: Option<u32>,
+}
+
+fn by_name() -> impl TypedValueParser<Value = DriverChoice> {
+    PossibleValuesParser::new(DriverChoice::NAMED.map(|(name, _)| name))
+        .map(|given| DriverChoice::NAMED.into_iter().find(|(name, _)| *name == given).expect("a possible value").1)
 }
 
 /// Datagrams that this host dropped: to the protocol that is loss.
@@ -54,7 +48,7 @@ pub(crate) trait CountsDrops {
 impl DriverArgs {
     /// Whether it is AF_XDP and nothing else.
     pub(crate) fn is_xdp(&self) -> bool {
-        self.driver == Choice::Xdp
+        self.driver == DriverChoice::Xdp
     }
 
     /// Opens the driver; what goes wrong is the set-up's fault.
@@ -66,12 +60,7 @@ impl DriverArgs {
             udp: options,
             ..plain
         };
-        let choice = match self.driver {
-            Choice::Udp => DriverChoice::Udp,
-            Choice::Xdp => DriverChoice::Xdp,
-            Choice::Auto => DriverChoice::Auto,
-        };
-        let (driver, why) = AnyDriver::open(choice, addr, options).map_err(|e| Fault::new(Exit::Setup, e))?;
+        let (driver, why) = AnyDriver::open(self.driver, addr, options).map_err(|e| Fault::new(Exit::Setup, e))?;
         if let Some(why) = why {
             render::note(&format!("using kernel UDP: {}", Fault::new(Exit::Setup, why)));
         }
