@@ -152,6 +152,7 @@ impl Outbox {
             || (self.ids.len() < self.window && (self.split < self.max_split || cost(&message.out) <= SURELY_WHOLE))
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, out: Outbound) {
         let message = Message { out, id: None, next: 0, acked: None, rnr_attempts: 0, live: true };
         let slot = match self.free.pop() {
@@ -168,6 +169,7 @@ impl Outbox {
         self.enqueue(slot);
     }
 
+    #[inline]
     fn enqueue(&mut self, slot: u32) {
         let out = &self.slots[slot as usize].out;
         self.waiting += cost(out);
