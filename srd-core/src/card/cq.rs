@@ -164,6 +164,10 @@ impl CompletionQueue {
         for (slot, entry) in out.iter_mut().zip(self.entries.drain(..count)) {
             *slot = entry;
         }
+        if self.entries.is_empty() {
+            // It begins at its start again: what is in the cache is used again, of however much there is room for.
+            self.entries.clear();
+        }
         count
     }
 

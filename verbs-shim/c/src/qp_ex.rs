@@ -78,7 +78,8 @@ impl Inner {
     }
 
     /// Begins a work request.
-    #[inline]
+    // Inlined where the operation is known: it is written in parts, which a copy of it would have to wait for.
+    #[inline(always)]
     fn begin(&mut self, qp: &Qp, op: SendOp) {
         let public = qp.public();
         let (wr_id, flags) = unsafe { ((*public).wr_id, (*public).wr_flags) };
