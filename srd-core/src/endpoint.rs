@@ -294,6 +294,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// The message was not accepted and will not complete.
+    #[inline]
     pub fn send(&mut self, now: Time, peer: PeerId, msg: Outbound) -> Result<(), SendError> {
         if self.draining {
             return Err(SendError::Closed);
@@ -314,11 +315,17 @@ impl Endpoint {
         }
         p.outbox.push(msg);
         if matches!(p.state, State::Idle) {
-            let (awake, hello) = (self.awake(now), self.hello(now, slot));
-            self.peers[slot].open(now, awake, hello);
+            self.open(now, slot);
         }
         self.make_ready(slot);
         Ok(())
+    }
+
+    /// Asks for a connection with a peer.
+    #[cold]
+    fn open(&mut self, now: Time, slot: usize) {
+        let (awake, hello) = (self.awake(now), self.hello(now, slot));
+        self.peers[slot].open(now, awake, hello);
     }
 
     /// Takes back the messages to `peer` whose tokens `which` picks: they do not complete, and their payload is not read
@@ -636,8 +643,7 @@ impl Endpoint {
     /// Messages that were queued while the old connection ended want a new one.
     fn reopen_if_needed(&mut self, now: Time, index: usize) {
         if matches!(self.peers[index].state, State::Idle) && self.peers[index].outbox.live() > 0 {
-            let (awake, hello) = (self.awake(now), self.hello(now, index));
-            self.peers[index].open(now, awake, hello);
+            self.open(now, index);
         }
         self.make_ready(index);
     }

@@ -145,6 +145,7 @@ impl Outbox {
     }
 
     /// Whether a message has begun, or may begin; a long one might have to be split.
+    #[inline]
     fn may_go_on(&self, slot: u32) -> bool {
         let message = &self.slots[slot as usize];
         message.id.is_some()
@@ -152,6 +153,7 @@ impl Outbox {
             || (self.ids.len() < self.window && (self.split < self.max_split || cost(&message.out) <= SURELY_WHOLE))
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, out: Outbound) {
         let message = Message { out, id: None, next: 0, acked: None, rnr_attempts: 0, live: true };
         let slot = match self.free.pop() {
@@ -168,6 +170,7 @@ impl Outbox {
         self.enqueue(slot);
     }
 
+    #[inline]
     fn enqueue(&mut self, slot: u32) {
         let out = &self.slots[slot as usize].out;
         self.waiting += cost(out);
@@ -176,24 +179,31 @@ impl Outbox {
 
     /// The message whose turn it is, and where it stands: in the long queue or the short one, at which place. One that the
     /// peer has no room for is passed over for one that has begun.
+    #[inline]
     fn front(&self) -> Option<(bool, usize, u32)> {
-        let of = |long: bool| {
-            let queue = if long { &self.long } else { &self.short };
-            // Nearly always the first, and for short messages this is all that there is to look at.
-            let first = *queue.front()?;
-            if self.may_go_on(first) {
-                return Some((long, 0, first));
-            }
-            if !long {
-                return None;
-            }
-            let place = queue.iter().take(LONG_IN_TURN).position(|&slot| self.may_go_on(slot))?;
-            Some((long, place, queue[place]))
-        };
-        of(self.serving_long).or_else(|| of(!self.serving_long))
+        // Nearly always the first.
+        let long = self.serving_long;
+        match self.queue(long).front() {
+            Some(&first) if self.may_go_on(first) => Some((long, 0, first)),
+            _ => self.begun(long).or_else(|| self.begun(!long)),
+        }
+    }
+
+    /// The first message in this queue that may go on. Of short ones that is the first or none.
+    fn begun(&self, long: bool) -> Option<(bool, usize, u32)> {
+        let queue = self.queue(long);
+        let some = if long { LONG_IN_TURN } else { 1 };
+        let place = queue.iter().take(some).position(|&slot| self.may_go_on(slot))?;
+        Some((long, place, queue[place]))
+    }
+
+    #[inline]
+    fn queue(&self, long: bool) -> &VecDeque<u32> {
+        if long { &self.long } else { &self.short }
     }
 
     /// The message at this place had `len` bytes sent, and is `done` or goes on.
+    #[inline]
     fn served(&mut self, long: bool, place: usize, len: u32, done: bool) {
         if long != self.serving_long {
             self.serving_long = long;
@@ -220,6 +230,7 @@ impl Outbox {
 
     /// Cuts the next piece that fits into `room` bytes of a packet (`fresh`: of a packet that is still empty), or `None`
     /// if nothing waits or what waits should start the next packet.
+    #[inline]
     pub(crate) fn cut(&mut self, room: usize, fresh: bool, full_room: usize) -> Option<Cut> {
         while let Some(piece) = self.again.pop_front() {
             self.waiting = self.waiting.saturating_sub(u64::from(piece.len));
@@ -276,6 +287,7 @@ impl Outbox {
     }
 
     /// The packet that carried this piece was acknowledged. Returns the message's token if that completes it.
+    #[inline]
     pub(crate) fn acked(&mut self, piece: &Piece) -> Option<(Token, u32)> {
         let message = self.current_mut(piece)?;
         if piece.len < message.out.len {
@@ -434,6 +446,7 @@ impl Outbox {
         (message.id == Some(piece.message)).then_some(message)
     }
 
+    #[inline]
     fn current_mut(&mut self, piece: &Piece) -> Option<&mut Message> {
         let message = &mut self.slots[piece.slot as usize];
         (message.id == Some(piece.message)).then_some(message)
@@ -462,6 +475,7 @@ impl Outbox {
         }
     }
 
+    #[inline]
     fn end_attempt(&mut self, slot: u32) {
         let message = &mut self.slots[slot as usize];
         let id = message.id.take().expect("an attempt is in progress");
@@ -476,6 +490,7 @@ impl Outbox {
         }
     }
 
+    #[inline]
     fn release(&mut self, slot: u32) {
         self.slots[slot as usize].live = false;
         self.live -= 1;
@@ -502,6 +517,7 @@ fn cost(out: &Outbound) -> u64 {
 
 /// How many of `left` bytes to put into `room`: all of a message that fits, nothing if it would fit whole into an empty
 /// packet, else as many blocks as there is room for.
+#[inline]
 fn cut_len(out: &Outbound, left: u32, room: usize, fresh: bool, full_room: usize) -> Option<u32> {
     let whole_head = fragment_len(out.header_len, true);
     if left == out.len && whole_head + left as usize <= room {

@@ -20,7 +20,7 @@ use crate::bind::{self, Opened};
 use crate::common::{Common, Pairs};
 use crate::counters::{Identity, Publisher};
 use crate::memory::{HostMem, RawRegion};
-use crate::unit::{Pu, counters, spawn, take, turn, turn_all};
+use crate::unit::{Pu, counters, spawn, turn, turn_all};
 
 /// What a card is made of.
 #[derive(Clone, Debug)]
@@ -507,7 +507,7 @@ impl Nic {
     pub(crate) fn take_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
         let mut ready = 0;
         for unit in self.units_of(cq) {
-            ready += take(&mut unit.lock(), cq, &mut out[ready..]);
+            ready += unit.lock().upper.poll_many(cq, &mut out[ready..]);
         }
         ready
     }

@@ -23,7 +23,7 @@ const PUBLISH: Duration = Duration::from_millis(200);
 
 /// The program drives; nobody needs to be woken.
 const PARKED: u8 = 0;
-/// The thread drives, and is awake.
+/// The thread drives, and is awake or about to be.
 const AWAKE: u8 = 1;
 /// The thread drives, and sleeps or is about to.
 const ASLEEP: u8 = 2;
@@ -58,10 +58,11 @@ impl Shift {
     }
 
     /// There is something to do; whoever drives shall do it. Called with the lock of the card, under which the thread
-    /// says that it goes to sleep: so either it sees what was done, or we see that it sleeps.
+    /// says that it goes to sleep: so either it sees what was done, or we see that it sleeps. Once is enough: it may be long
+    /// until it runs, where the program has the core.
     #[inline]
     pub(crate) fn kick(&self) {
-        if self.is_asleep() {
+        if self.is_asleep() && self.state.compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             self.signal();
         }
     }
@@ -140,5 +141,22 @@ fn sleep(shift: &Shift, readiness: &[OwnedFd], timeout: Option<Duration>) {
     let timeout = timeout.map(TimeSpec::from_duration);
     if ppoll(&mut fds, timeout, None).is_ok() && fds[0].any().unwrap_or(false) {
         let _ = shift.event.read();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleeper_is_woken_once() {
+        let shift = Shift::new().expect("an event descriptor");
+        shift.kick();
+        assert!(shift.event.read().is_err(), "nobody sleeps");
+        for _ in 0..2 {
+            shift.falls_asleep();
+            (0..3).for_each(|_| shift.kick());
+            assert_eq!(shift.event.read(), Ok(1));
+        }
     }
 }

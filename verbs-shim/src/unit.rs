@@ -115,7 +115,7 @@ impl Pu {
     #[inline]
     pub(crate) fn poll(&self, cq: CqId, out: &mut [Completion]) -> (usize, bool) {
         let mut engine = self.lock();
-        let ready = take(&mut engine, cq, out);
+        let ready = engine.upper.poll_many(cq, out);
         if ready > 0 {
             self.handed_out(&mut engine, &out[..ready]);
             return (ready, false);
@@ -127,7 +127,7 @@ impl Pu {
         };
         let mut moved = !silent && self.waiting() > 0 && self.speak(&mut engine);
         moved |= hear(&mut engine);
-        let ready = take(&mut engine, cq, out);
+        let ready = engine.upper.poll_many(cq, out);
         if ready > 0 {
             self.handed_out(&mut engine, &out[..ready]);
         } else if !silent {
@@ -280,18 +280,6 @@ pub(crate) fn spawn(pu: &Arc<Pu>, readiness: Vec<OwnedFd>) -> std::io::Result<Jo
         let _ = before.thread_set_mask();
     }
     thread
-}
-
-pub(crate) fn take(engine: &mut CardEngine, cq: CqId, out: &mut [Completion]) -> usize {
-    let mut n = 0;
-    for slot in out {
-        match engine.upper.poll(cq) {
-            Some(entry) => *slot = entry,
-            None => break,
-        }
-        n += 1;
-    }
-    n
 }
 
 /// One turn of the run loop.

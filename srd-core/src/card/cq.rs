@@ -120,12 +120,14 @@ impl CompletionQueue {
         self.depth
     }
 
+    /// Adds an entry, which `fill` makes of an empty one, in place.
     #[inline]
-    pub(super) fn push(&mut self, entry: Completion) -> Pushed {
+    pub(super) fn push(&mut self, fill: impl FnOnce(&mut Completion)) -> Pushed {
         if self.entries.len() == self.depth {
             return if std::mem::replace(&mut self.overrun, true) { Pushed::Quietly } else { Pushed::Overrun };
         }
-        self.entries.push_back(entry);
+        self.entries.push_back(Completion::EMPTY);
+        fill(self.entries.back_mut().expect("it was just added"));
         if std::mem::replace(&mut self.armed, false) { Pushed::Notify } else { Pushed::Quietly }
     }
 
@@ -137,8 +139,8 @@ impl CompletionQueue {
             return Pushed::Quietly;
         }
         let pick = below(rng, self.held.len());
-        let entry = self.held.swap_remove(pick);
-        self.push(entry)
+        let picked = self.held.swap_remove(pick);
+        self.push(|entry| *entry = picked)
     }
 
     /// When the entries that are held back must go.
@@ -155,9 +157,18 @@ impl CompletionQueue {
         Some(self.held.swap_remove(pick))
     }
 
+    /// Moves as many entries to the start of `out` as there are and as it has room for, and says how many.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<Completion> {
-        self.entries.pop_front()
+    pub(super) fn pop_many(&mut self, out: &mut [Completion]) -> usize {
+        let count = out.len().min(self.entries.len());
+        for (slot, entry) in out.iter_mut().zip(self.entries.drain(..count)) {
+            *slot = entry;
+        }
+        if self.entries.is_empty() {
+            // It begins at its start again: what is in the cache is used again, of however much there is room for.
+            self.entries.clear();
+        }
+        count
     }
 
     /// Asks for a notification of the next entry. If there are entries already, which count as it, returns `true` and

@@ -71,13 +71,15 @@ const MAX_ENCODED: usize = 29;
 const _: () = assert!(MAX_ENCODED <= MAX_HEADER);
 
 impl Encoded {
-    /// None, for a moment.
+    /// None.
     pub(super) const EMPTY: Encoded = Encoded { bytes: [0; MAX_ENCODED], len: 0 };
 
+    #[inline]
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len as usize]
     }
 
+    #[inline]
     pub(super) fn len(&self) -> u8 {
         self.len
     }
@@ -91,21 +93,57 @@ impl Encoded {
 
     /// Begins a header with its kind and a route.
     #[inline]
-    fn routed(kind: u8, route: &Route) -> Encoded {
-        let mut bytes = [0; MAX_ENCODED];
-        bytes[0] = kind;
-        bytes[1..3].copy_from_slice(&route.dst.to_be_bytes());
-        bytes[3..5].copy_from_slice(&route.src.to_be_bytes());
-        bytes[5..9].copy_from_slice(&route.qkey.to_be_bytes());
-        Encoded { bytes, len: 9 }
+    fn begin_routed(&mut self, kind: u8, route: &Route) {
+        self.begin(kind);
+        self.put(route.dst.to_be_bytes());
+        self.put(route.src.to_be_bytes());
+        self.put(route.qkey.to_be_bytes());
     }
 
-    /// Begins a header without a route.
+    /// Begins a header.
     #[inline]
-    fn bare(kind: u8) -> Encoded {
-        let mut bytes = [0; MAX_ENCODED];
-        bytes[0] = kind;
-        Encoded { bytes, len: 1 }
+    fn begin(&mut self, kind: u8) {
+        (self.bytes[0], self.len) = (kind, 1);
+    }
+
+    /// Becomes this header.
+    // [CARD-1]
+    // Inlined where the kind is known, little is left of it.
+    #[inline(always)]
+    pub(super) fn set(&mut self, header: &Header) {
+        match *header {
+            Header::Send { ref route, ud, imm } => {
+                self.begin_routed(SEND | flag(ud, UD) | flag(imm.is_some(), IMM), route);
+                if let Some(imm) = imm {
+                    self.put(imm.to_be_bytes());
+                }
+            }
+            Header::Write { ref route, imm, unsolicited, rkey, addr } => {
+                let flags = flag(imm.is_some(), IMM) | flag(unsolicited, UNSOLICITED);
+                self.begin_routed(WRITE | flags, route);
+                if let Some(imm) = imm {
+                    self.put(imm.to_be_bytes());
+                }
+                self.put(rkey.to_be_bytes());
+                self.put(addr.to_be_bytes());
+            }
+            Header::Read { ref route, rkey, addr, len, id } => {
+                self.begin_routed(READ, route);
+                self.put(rkey.to_be_bytes());
+                self.put(addr.to_be_bytes());
+                self.put(len.to_be_bytes());
+                self.put(id.to_be_bytes());
+            }
+            Header::Data { id } => {
+                self.begin(DATA);
+                self.put(id.to_be_bytes());
+            }
+            Header::Fail { id, status } => {
+                self.begin(FAIL);
+                self.put(id.to_be_bytes());
+                self.put([status]);
+            }
+        }
     }
 }
 
@@ -144,49 +182,6 @@ impl Reader<'_> {
 }
 
 impl Header {
-    // [CARD-1]
-    #[inline]
-    pub(super) fn encode(&self) -> Encoded {
-        match *self {
-            Header::Send { ref route, ud, imm } => {
-                let mut out = Encoded::routed(SEND | flag(ud, UD) | flag(imm.is_some(), IMM), route);
-                if let Some(imm) = imm {
-                    out.put(imm.to_be_bytes());
-                }
-                out
-            }
-            Header::Write { ref route, imm, unsolicited, rkey, addr } => {
-                let flags = flag(imm.is_some(), IMM) | flag(unsolicited, UNSOLICITED);
-                let mut out = Encoded::routed(WRITE | flags, route);
-                if let Some(imm) = imm {
-                    out.put(imm.to_be_bytes());
-                }
-                out.put(rkey.to_be_bytes());
-                out.put(addr.to_be_bytes());
-                out
-            }
-            Header::Read { ref route, rkey, addr, len, id } => {
-                let mut out = Encoded::routed(READ, route);
-                out.put(rkey.to_be_bytes());
-                out.put(addr.to_be_bytes());
-                out.put(len.to_be_bytes());
-                out.put(id.to_be_bytes());
-                out
-            }
-            Header::Data { id } => {
-                let mut out = Encoded::bare(DATA);
-                out.put(id.to_be_bytes());
-                out
-            }
-            Header::Fail { id, status } => {
-                let mut out = Encoded::bare(FAIL);
-                out.put(id.to_be_bytes());
-                out.put([status]);
-                out
-            }
-        }
-    }
-
     /// `None` if it is none.
     // [CARD-2]
     pub(super) fn decode(bytes: &[u8]) -> Option<Header> {
@@ -226,10 +221,16 @@ mod tests {
 
     use super::*;
 
+    fn encode(header: &Header) -> Encoded {
+        let mut encoded = Encoded::EMPTY;
+        encoded.set(header);
+        encoded
+    }
+
     #[test]
     fn golden_bytes() {
         let route = Route { dst: 0x0102, src: 0x0304, qkey: 0x0506_0708 };
-        let hex = |h: Header| h.encode().as_bytes().iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let hex = |h: Header| encode(&h).as_bytes().iter().map(|b| format!("{b:02x}")).collect::<String>();
         assert_eq!(hex(Header::Send { route, ud: false, imm: None }), "000102030405060708");
         assert_eq!(hex(Header::Send { route, ud: true, imm: Some(9) }), "30010203040506070800000009");
         let write = Header::Write { route, imm: Some(1), unsolicited: true, rkey: 2, addr: 3 };
@@ -244,7 +245,7 @@ mod tests {
         #[test]
         fn what_decodes_encodes_to_the_same(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Some(header) = Header::decode(&bytes) {
-                let encoded = header.encode();
+                let encoded = encode(&header);
                 prop_assert_eq!(encoded.as_bytes(), &bytes[..]);
             }
         }

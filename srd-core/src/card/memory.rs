@@ -4,6 +4,7 @@
 //! bounds; the result names the region and an offset in it, so that the memory itself is only touched inside regions.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng as _;
@@ -71,6 +72,49 @@ pub(super) struct Segment {
     region: u32,
     offset: u64,
     pub(super) len: u32,
+}
+
+/// Checked ranges, at most `N`, that hold the bytes of a message one after the other. None of them is empty.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segments<const N: usize> {
+    all: [Segment; N],
+    count: u8,
+}
+
+impl<const N: usize> Segments<N> {
+    pub(super) const NONE: Segments<N> = Segments { all: [Segment { region: 0, offset: 0, len: 0 }; N], count: 0 };
+
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// Adds one at the end, unless it is empty. There must be room.
+    #[inline]
+    pub(super) fn push(&mut self, segment: Segment) {
+        if segment.len > 0 {
+            self.all[self.count as usize] = segment;
+            self.count += 1;
+        }
+    }
+}
+
+impl<const N: usize> From<Segment> for Segments<N> {
+    #[inline]
+    fn from(segment: Segment) -> Segments<N> {
+        let mut segments = Segments::NONE;
+        segments.push(segment);
+        segments
+    }
+}
+
+impl<const N: usize> Deref for Segments<N> {
+    type Target = [Segment];
+
+    #[inline]
+    fn deref(&self) -> &[Segment] {
+        &self.all[..self.count as usize]
+    }
 }
 
 #[derive(Debug)]
@@ -190,6 +234,7 @@ impl<M: HostMemory> Regions<M> {
 
     /// Checks a range; `None` if it may not be used like this.
     // [CARD-5]
+    #[inline]
     pub(super) fn resolve(&mut self, pd: PdId, key: u32, addr: u64, len: u32, use_: Use) -> Option<Segment> {
         let slot = key & SLOT_MASK;
         let region = self.slots.get_mut(slot as usize)?.as_mut()?;
@@ -209,7 +254,35 @@ impl<M: HostMemory> Regions<M> {
         Some(Segment { region: slot, offset, len })
     }
 
+    /// Checks the buffers of a message and adds them to `segments`; `false`, and none is, if one of them may not be used like
+    /// this.
+    #[inline]
+    pub(super) fn resolve_all<const N: usize>(
+        &mut self,
+        pd: PdId,
+        sges: impl Iterator<Item = Sge>,
+        use_: Use,
+        segments: &mut Segments<N>,
+    ) -> bool {
+        for sge in sges {
+            let Some(segment) = self.resolve(pd, sge.lkey, sge.addr, sge.len, use_) else {
+                self.release_all(segments);
+                segments.clear();
+                return false;
+            };
+            segments.push(segment);
+        }
+        true
+    }
+
+    /// Segments are not used any more.
+    #[inline]
+    pub(super) fn release_all(&mut self, segments: &[Segment]) {
+        segments.iter().for_each(|segment| self.release(segment));
+    }
+
     /// A segment is not used any more. (Those of a region that goes are released while it goes.)
+    #[inline]
     pub(super) fn release(&mut self, segment: &Segment) {
         if segment.len > 0
             && let Some(Some(region)) = self.slots.get_mut(segment.region as usize)
@@ -222,6 +295,7 @@ impl<M: HostMemory> Regions<M> {
     ///
     /// # Panics
     /// If the region is gone; whoever deregisters first ends what speaks of it.
+    #[inline]
     pub(super) fn read(&self, segment: &Segment, offset: u32, len: usize) -> &[u8] {
         let region = self.slots[segment.region as usize].as_ref().expect("a live region");
         let len = len.min((segment.len - offset) as usize);

@@ -8,7 +8,7 @@
 //! | module | what it is for |
 //! |---|---|
 //! | `control` | commands: make, change and destroy objects |
-//! | `requester` | work requests on their way out, and how they end |
+//! | `requester`, `out` | work requests on their way out, and how they end; their messages |
 //! | `responder` | messages of peers: where they go, or why not |
 //! | `local` | messages of the card to itself |
 //! | `memory`, `qp`, `cq` | regions and keys; queue pairs; completion queues |
@@ -22,6 +22,7 @@ mod gid;
 mod header;
 mod local;
 mod memory;
+mod out;
 pub mod profile;
 mod qp;
 mod requester;
@@ -29,6 +30,7 @@ mod responder;
 mod status;
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
@@ -46,8 +48,9 @@ pub use status::{Status, StatusInfo};
 use cq::{CompletionQueue, Pushed};
 use local::Local;
 use memory::Regions;
+use out::Outs;
 use qp::QueuePair;
-use requester::{Out, Read};
+use requester::Read;
 use responder::Place;
 
 use crate::endpoint::{Endpoint, PeerId};
@@ -250,7 +253,7 @@ pub struct Card<M: HostMemory> {
     /// By slot of the peer in the transport.
     peers: Vec<PeerEntry>,
     own: PeerEntry,
-    outs: Slab<Out>,
+    outs: Outs,
     reads: Slab<Read>,
     read_count: u32,
     places: Slab<Place>,
@@ -259,8 +262,8 @@ pub struct Card<M: HostMemory> {
     /// The transport has no room for any of them.
     stuck: bool,
     /// Datagrams by the time when they are given up, their place and their number; most are gone by then.
-    datagrams: VecDeque<(Time, usize, u32)>,
-    datagram_count: u32,
+    datagrams: VecDeque<(Time, usize, NonZeroU32)>,
+    datagram_count: NonZeroU32,
     /// Datagrams under way whose work request has completed.
     done_datagrams: usize,
     /// Buffers for payload that is copied.
@@ -316,14 +319,14 @@ impl<M: HostMemory> Card<M> {
             numbers: Xoshiro256PlusPlus::seed_from_u64(rng.next_u64()),
             peers: Vec::new(),
             own: PeerEntry { gid, ..PeerEntry::default() },
-            outs: Slab::new(),
+            outs: Outs::default(),
             reads: Slab::new(),
             read_count: rng.next_u32(),
             places: Slab::new(),
             queued: VecDeque::new(),
             stuck: false,
             datagrams: VecDeque::new(),
-            datagram_count: 0,
+            datagram_count: NonZeroU32::MIN,
             done_datagrams: 0,
             free_copies: Vec::new(),
             rng: faults,
@@ -408,18 +411,28 @@ impl<M: HostMemory> Card<M> {
         self.troubles.pop_front()
     }
 
-    /// The next entry of a completion queue. The room that its work request took in its queue is free from then on.
-    #[inline]
+    /// The next entry of a completion queue, see [`poll_many`](Self::poll_many).
     pub fn poll(&mut self, cq: CqId) -> Option<Completion> {
-        let entry = self.cqs.get_mut(cq.0 as usize)?.pop()?;
-        if let Some(qp) = self.qp_mut(entry.qpn) {
-            if !entry.opcode.is_recv() {
-                qp.sq_used -= 1;
-            } else if !entry.unsolicited {
-                qp.rq_used -= 1;
+        let mut entry = [Completion::EMPTY];
+        (self.poll_many(cq, &mut entry) == 1).then_some(entry[0])
+    }
+
+    /// Takes the next entries of a completion queue, and says how many: `out` is filled from its start. The room that their
+    /// work requests took in their queues is free from then on.
+    #[inline]
+    pub fn poll_many(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
+        let Some(queue) = self.cqs.get_mut(cq.0 as usize) else { return 0 };
+        let count = queue.pop_many(out);
+        // Neighbours are often of one queue pair.
+        for entries in out[..count].chunk_by(|a, b| a.qpn == b.qpn) {
+            if let Some(qp) = self.qp_mut(entries[0].qpn) {
+                let sends = entries.iter().filter(|entry| !entry.opcode.is_recv()).count();
+                let unsolicited = entries.iter().filter(|entry| entry.unsolicited).count();
+                qp.sq_used -= sends as u32;
+                qp.rq_used -= (entries.len() - sends - unsolicited) as u32;
             }
         }
-        Some(entry)
+        count
     }
 
     /// Asks for a [`CardEvent::Completion`] when there is an entry in a completion queue, be it now or later: a program that
@@ -479,14 +492,16 @@ impl<M: HostMemory> Card<M> {
         entry
     }
 
-    /// Adds a completion to the queue of its queue pair.
+    /// Adds a completion, which `fill` makes of an empty one, to the queue of its queue pair.
     #[inline]
-    fn complete(&mut self, cq: CqId, entry: Completion) {
+    fn complete(&mut self, cq: CqId, fill: impl FnOnce(&mut Completion)) {
         let faults = &self.options.faults;
         let Some(queue) = self.cqs.get_mut(cq.0 as usize) else { return };
         let pushed = if faults.shuffle == 0 {
-            queue.push(entry)
+            queue.push(fill)
         } else {
+            let mut entry = Completion::EMPTY;
+            fill(&mut entry);
             queue.hold(self.now, entry, faults.shuffle as usize, &mut self.rng)
         };
         if pushed != Pushed::Quietly {
@@ -517,7 +532,7 @@ impl<M: HostMemory> Card<M> {
             self.cqs.iter().filter(|(_, cq)| cq.held_until(hold) <= now).map(|(key, _)| key).collect();
         for &key in &due {
             while let Some(entry) = self.cqs[key].unhold(&mut self.rng) {
-                let pushed = self.cqs[key].push(entry);
+                let pushed = self.cqs[key].push(|slot| *slot = entry);
                 self.tell(CqId(key as u32), pushed);
             }
         }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use super::memory::Sge;
 use super::profile::MAX_SGE;
+use super::requester::{SendData, SendOp, SendWr};
 use super::{CardError, CqId, PdId};
 use crate::endpoint::RnrRetry;
 
@@ -136,6 +137,15 @@ impl Recv {
     pub(super) fn len(&self) -> u64 {
         self.sges().iter().map(|s| u64::from(s.len)).sum()
     }
+
+    /// The buffers of a message of `left` bytes; those that it does not reach are not there.
+    pub(super) fn sges_of(&self, mut left: u32) -> impl Iterator<Item = Sge> {
+        self.sges().iter().filter_map(move |sge| {
+            let len = sge.len.min(left);
+            left -= len;
+            (len > 0).then_some(Sge { len, ..*sge })
+        })
+    }
 }
 
 /// See the module documentation.
@@ -172,6 +182,30 @@ impl QueuePair {
         matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
 
+    /// Whether a send can be posted after `before` others.
+    #[inline]
+    pub(super) fn check_send(&self, wr: &SendWr<'_>, before: u32) -> Result<(), CardError> {
+        if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
+            return Err(CardError::Invalid("the queue pair is not in RTS or SQD"));
+        }
+        let cap = &self.attr.cap;
+        let fits = match wr.data {
+            SendData::Sges(sges) => match wr.op {
+                SendOp::Send { .. } => sges.len() <= cap.send_sge as usize,
+                SendOp::Read { .. } | SendOp::Write { .. } => sges.len() <= 1,
+            },
+            SendData::Inline(bytes) => bytes.len() <= cap.inline as usize && !matches!(wr.op, SendOp::Read { .. }),
+        };
+        if !fits {
+            return Err(CardError::Invalid("more buffers or inline bytes than the queue pair permits"));
+        }
+        if self.sq_used + before >= cap.send_wr {
+            return Err(CardError::NoMemory("the send queue is full; poll completions"));
+        }
+        Ok(())
+    }
+
+    #[inline]
     pub(super) fn rnr(&self) -> RnrRetry {
         match self.attr.rnr_retry {
             RNR_INFINITE => RnrRetry::Forever,

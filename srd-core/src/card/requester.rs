@@ -1,11 +1,13 @@
 //! Work requests on their way out, and how they end.
 
-use super::header::{Encoded, Header, Route};
+use std::num::NonZeroU32;
+
+use super::header::{Header, Route};
 use super::memory::{Regions, Segment, Use};
-use super::profile::MAX_SGE;
+use super::out::{Kind, Out, Request};
 use super::qp::{QpState, QpType, Recv};
 use super::{
-    Card, CardError, CardEvent, Completion, CqId, Gid, HostMemory, MAX_NOTES, NO_QP, Opcode, Sge, Status, Trouble,
+    Card, CardError, CardEvent, CardFaults, CqId, Gid, HostMemory, MAX_NOTES, NO_QP, Opcode, Sge, Status, Trouble,
     UNKNOWN_AH,
 };
 use crate::endpoint::{Endpoint, Outbound, PeerId, RnrRetry, SendError};
@@ -64,54 +66,12 @@ pub enum SendData<'a> {
     Inline(&'a [u8]),
 }
 
-/// What an outgoing message is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    Send,
-    Write,
-    /// Asks for the data of this read.
-    Request(u32),
-    /// Data that a peer's read asked for; its read id.
-    Data(u32),
-    /// Tells a peer that there will be no data.
-    Fail,
-}
-
-/// An outgoing message.
-#[derive(Debug)]
-pub(super) struct Out {
-    wr_id: u64,
-    peer: Option<PeerId>,
-    pub(super) len: u32,
-    pub(super) rnr: RnrRetry,
-    kind: Kind,
-    /// The queue pair, for work requests.
-    qpn: u16,
-    remote_qpn: u16,
-    ah: u16,
-    /// It is a datagram, the one with this number.
-    ud: Option<u32>,
-    /// The payload, if it was copied: inline data, and datagrams.
-    copy: Option<Vec<u8>>,
-    /// Its work request has completed: it is a datagram.
-    done: bool,
-    /// It is being taken back.
-    doomed: bool,
-    segs: u8,
-    pub(super) header: Encoded,
-    seg: [Segment; 2],
-}
-
 /// A read whose data has not arrived.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) id: u32,
-    pub(super) peer: Option<PeerId>,
+    pub(super) request: Request,
     pub(super) seg: Segment,
-    wr_id: u64,
-    qpn: u16,
-    remote_qpn: u16,
-    ah: u16,
     /// The peer has taken the request.
     requested: bool,
     /// Where its data goes, once the first of it is here.
@@ -171,7 +131,7 @@ impl<M: HostMemory> Card<M> {
     ) -> (usize, Result<(), CardError>) {
         self.now = now;
         for (done, wr) in wrs.iter().enumerate() {
-            if let Err(error) = self.check_send(qpn, wr, 0) {
+            if let Err(error) = self.qp(qpn).ok_or(NO_QP).and_then(|qp| qp.check_send(wr, 0)) {
                 return (done, Err(error));
             }
             self.go(endpoint, qpn, wr);
@@ -183,6 +143,7 @@ impl<M: HostMemory> Card<M> {
     ///
     /// # Errors
     /// As for [`post_send`](Self::post_send); none was posted.
+    #[inline]
     pub fn post_send_all(
         &mut self,
         endpoint: &mut Endpoint,
@@ -191,8 +152,9 @@ impl<M: HostMemory> Card<M> {
         wrs: &[SendWr<'_>],
     ) -> Result<(), CardError> {
         self.now = now;
+        let qp = self.qp(qpn).ok_or(NO_QP)?;
         for (before, wr) in wrs.iter().enumerate() {
-            self.check_send(qpn, wr, before as u32)?;
+            qp.check_send(wr, before as u32)?;
         }
         for wr in wrs {
             self.go(endpoint, qpn, wr);
@@ -200,75 +162,32 @@ impl<M: HostMemory> Card<M> {
         Ok(())
     }
 
-    /// Whether a send can be posted after `before` others.
-    #[inline]
-    fn check_send(&self, qpn: u16, wr: &SendWr<'_>, before: u32) -> Result<(), CardError> {
-        let qp = self.qp(qpn).ok_or(NO_QP)?;
-        if !matches!(qp.attr.state, QpState::Rts | QpState::Sqd) {
-            return Err(CardError::Invalid("the queue pair is not in RTS or SQD"));
-        }
-        let cap = &qp.attr.cap;
-        let fits = match wr.data {
-            SendData::Sges(sges) => match wr.op {
-                SendOp::Send { .. } => sges.len() <= cap.send_sge as usize,
-                SendOp::Read { .. } | SendOp::Write { .. } => sges.len() <= 1,
-            },
-            SendData::Inline(bytes) => bytes.len() <= cap.inline as usize && !matches!(wr.op, SendOp::Read { .. }),
-        };
-        if !fits {
-            return Err(CardError::Invalid("more buffers or inline bytes than the queue pair permits"));
-        }
-        if qp.sq_used + before >= cap.send_wr {
-            return Err(CardError::NoMemory("the send queue is full; poll completions"));
-        }
-        Ok(())
-    }
-
+    /// Takes a work request that was checked.
     #[inline]
     fn go(&mut self, endpoint: &mut Endpoint, qpn: u16, wr: &SendWr<'_>) {
-        let qp = self.qp_mut(qpn).expect("it was checked");
-        qp.sq_used += 1;
-        let parks = qp.attr.state == QpState::Sqd;
         match self.start(qpn, wr) {
-            Ok(slot) => {
-                let out = &self.outs[slot];
-                let gone = out.done.then_some((out.len, Remote { peer: out.peer, qpn: out.remote_qpn, ah: out.ah }));
-                if parks {
-                    self.qp_mut(qpn).expect("it posted").parked.push(slot as u32);
-                } else {
-                    self.dispatch(endpoint, slot);
-                }
-                if let Some((len, to)) = gone {
-                    self.finish(qpn, wr.wr_id, Opcode::Send, Status::Ok, len, to);
-                }
-            }
+            Ok((out, QpState::Sqd)) => self.qp_mut(qpn).expect("it posted").parked.push(out as u32),
+            Ok((out, _)) => self.dispatch(endpoint, out),
             Err(status) => {
-                let opcode = match wr.op {
-                    SendOp::Send { .. } => Opcode::Send,
-                    SendOp::Read { .. } => Opcode::RdmaRead,
-                    SendOp::Write { .. } => Opcode::RdmaWrite,
-                };
-                let to = Remote { peer: None, qpn: wr.qpn, ah: wr.ah };
-                self.finish(qpn, wr.wr_id, opcode, status, 0, to);
+                let Some(qp) = self.qp(qpn) else { return };
+                let (cq, op) = (qp.init.send_cq, wr.op.opcode());
+                let request = Request { wr_id: wr.wr_id, peer: None, cq, qpn, remote_qpn: wr.qpn, ah: wr.ah };
+                self.finish(&request, op, status, 0);
             }
         }
     }
 
-    /// Makes the message of a work request.
-    fn start(&mut self, qpn: u16, wr: &SendWr<'_>) -> Result<usize, Status> {
-        if let Some(force) = self.options.faults.force {
-            self.forced += 1;
-            if self.forced >= force.every {
-                self.forced = 0;
-                return Err(Status::from_code(force.status).unwrap_or(Status::QpInternal));
-            }
+    /// Makes the message of a work request. Returns its slot and the state of its queue pair.
+    fn start(&mut self, qpn: u16, wr: &SendWr<'_>) -> Result<(usize, QpState), Status> {
+        let slot = self.qp_slot(qpn);
+        let qp = self.qps[slot].as_deref_mut().expect("it was checked");
+        qp.sq_used += 1;
+        if self.options.faults.force.is_some() {
+            force(&self.options.faults, &mut self.forced)?;
         }
-        let qp = self.qp(qpn).ok_or(Status::QpInternal)?;
-        let (init, rnr, src) = (qp.init, qp.rnr(), qp.qpn);
+        let (init, ud) = (&qp.init, qp.init.ty == QpType::Ud);
         let pd = init.pd;
-        let ud = init.ty == QpType::Ud;
         let ah = self.pds[pd.0 as usize].ahs.get(wr.ah as usize).and_then(Option::as_ref).ok_or(Status::InvalidAh)?;
-        let peer = ah.peer(wr.qpn);
         let (limit, use_) = match wr.op {
             SendOp::Send { .. } => (self.options.profile.max_msg, Use::LocalRead),
             SendOp::Read { .. } if init.ops.read && !ud => (self.options.profile.max_rdma, Use::LocalWrite),
@@ -280,98 +199,77 @@ impl<M: HostMemory> Card<M> {
             SendData::Sges(sges) => sges.iter().map(|s| u64::from(s.len)).sum(),
         };
         let len = u32::try_from(len).ok().filter(|&len| len <= limit).ok_or(Status::LocalBadLength)?;
-        let (mut seg, mut segs) = ([Segment::default(); 2], 0);
-        let mut copy = None;
+
+        let (slot, out) = self.outs.take();
+        let cq = init.send_cq;
+        out.request = Request { wr_id: wr.wr_id, peer: ah.peer(wr.qpn), cq, qpn, remote_qpn: wr.qpn, ah: wr.ah };
+        out.len = len;
+        out.rnr = if ud { RnrRetry::Times(0) } else { qp.rnr() };
+        (out.ud, out.done, out.doomed) = (None, false, false);
+        out.segments.clear();
         match wr.data {
-            SendData::Inline(bytes) => copy = Some(self.copied(|_, copy| copy.extend_from_slice(bytes))),
+            SendData::Inline(bytes) => out.copy = copied(&mut self.free_copies, [bytes]),
             SendData::Sges(sges) => {
-                for sge in sges {
-                    let Some(found) = self.regions.resolve(pd, sge.lkey, sge.addr, sge.len, use_) else {
-                        seg[..segs].iter().for_each(|seg| self.regions.release(seg));
-                        return Err(Status::InvalidLkey);
-                    };
-                    if found.len > 0 {
-                        seg[segs] = found;
-                        segs += 1;
-                    }
+                if !self.regions.resolve_all(pd, sges.iter().copied(), use_, &mut out.segments) {
+                    self.outs.give_back(slot);
+                    return Err(Status::InvalidLkey);
                 }
             }
         }
-        let route = Route { dst: wr.qpn, src, qkey: wr.qkey };
-        let mut out = Out {
-            wr_id: wr.wr_id,
-            peer,
-            len,
-            rnr: if ud { RnrRetry::Times(0) } else { rnr },
-            kind: Kind::Send,
-            qpn,
-            remote_qpn: wr.qpn,
-            ah: wr.ah,
-            ud: None,
-            copy,
-            done: false,
-            doomed: false,
-            segs: segs as u8,
-            header: Encoded::EMPTY,
-            seg,
-        };
+        let route = Route { dst: wr.qpn, src: qpn, qkey: wr.qkey };
         match wr.op {
-            SendOp::Send { imm } => out.header = Header::Send { route, ud, imm }.encode(),
+            SendOp::Send { imm } => {
+                out.kind = Kind::Send;
+                out.header.set(&Header::Send { route, ud, imm });
+            }
             SendOp::Write { addr, rkey, imm } => {
-                out.kind = Kind::Write;
                 let unsolicited = init.unsolicited_write_recv;
-                out.header = Header::Write { route, imm, unsolicited, rkey, addr }.encode();
+                out.kind = Kind::Write;
+                out.header.set(&Header::Write { route, imm, unsolicited, rkey, addr });
             }
             SendOp::Read { addr, rkey } => {
-                let Some(id) = self.add_read(&mut out) else {
-                    out.release(&mut self.regions);
+                let read = self.reads.vacant_key();
+                if read >= 1 << READ_SLOT_BITS {
+                    self.regions.release_all(&out.segments);
+                    self.outs.give_back(slot);
                     return Err(Status::QpInternal);
-                };
-                out.header = Header::Read { route, rkey, addr, len, id }.encode();
-            }
-        }
-        if ud {
-            self.datagram_count = self.datagram_count.wrapping_add(1);
-            out.ud = Some(self.datagram_count);
-            self.datagrams.push_back((self.now + UD_PATIENCE, self.outs.vacant_key(), self.datagram_count));
-            if self.done_datagrams < MAX_COPIES {
-                self.done_datagrams += 1;
-                out.done = true;
-                if out.copy.is_none() {
-                    out.copy = Some(self.copied(|regions, copy| {
-                        for seg in out.segments() {
-                            copy.extend_from_slice(regions.read(seg, 0, seg.len as usize));
-                        }
-                    }));
-                    out.release(&mut self.regions);
-                    out.segs = 0;
                 }
+                self.read_count = self.read_count.wrapping_add(1);
+                let id = read as u32 | self.read_count << READ_SLOT_BITS;
+                let seg = out.segments.first().copied().unwrap_or_default();
+                self.reads.insert(Read { id, request: out.request, seg, requested: false, place: None });
+                // The request has no payload of its own.
+                out.segments.clear();
+                (out.len, out.rnr, out.kind) = (0, RnrRetry::Forever, Kind::Request(id));
+                out.header.set(&Header::Read { route, rkey, addr, len, id });
             }
         }
-        Ok(self.outs.insert(out))
-    }
-
-    /// A buffer that `fill` has filled.
-    fn copied(&mut self, fill: impl FnOnce(&Regions<M>, &mut Vec<u8>)) -> Vec<u8> {
-        let mut copy = self.free_copies.pop().unwrap_or_default();
-        copy.clear();
-        fill(&self.regions, &mut copy);
-        copy
-    }
-
-    /// Turns the message into the request of a read: it has no payload of its own.
-    fn add_read(&mut self, out: &mut Out) -> Option<u32> {
-        let slot = self.reads.vacant_key();
-        if slot >= 1 << READ_SLOT_BITS {
-            return None;
+        let state = qp.attr.state;
+        if ud {
+            self.start_datagram(slot);
         }
-        self.read_count = self.read_count.wrapping_add(1);
-        let id = slot as u32 | self.read_count << READ_SLOT_BITS;
-        let seg = if out.segs > 0 { out.seg[0] } else { Segment::default() };
-        let Out { peer, wr_id, qpn, remote_qpn, ah, .. } = *out;
-        self.reads.insert(Read { id, peer, seg, wr_id, qpn, remote_qpn, ah, requested: false, place: None });
-        (out.segs, out.len, out.kind, out.rnr) = (0, 0, Kind::Request(id), RnrRetry::Forever);
-        Some(id)
+        Ok((slot, state))
+    }
+
+    /// A message is a datagram: its work request is done when it is sent, unless there are many.
+    fn start_datagram(&mut self, slot: usize) {
+        self.datagram_count = self.datagram_count.checked_add(1).unwrap_or(NonZeroU32::MIN);
+        self.datagrams.push_back((self.now + UD_PATIENCE, slot, self.datagram_count));
+        let out = &mut self.outs[slot];
+        out.ud = Some(self.datagram_count);
+        if self.done_datagrams >= MAX_COPIES {
+            return;
+        }
+        self.done_datagrams += 1;
+        out.done = true;
+        if !out.segments.is_empty() {
+            let slices = out.segments.iter().map(|seg| self.regions.read(seg, 0, seg.len as usize));
+            out.copy = copied(&mut self.free_copies, slices);
+            self.regions.release_all(&out.segments);
+            out.segments.clear();
+        }
+        let (request, len) = (out.request, out.len);
+        self.finish(&request, Opcode::Send, Status::Ok, len);
     }
 
     /// The read with this id.
@@ -380,9 +278,10 @@ impl<M: HostMemory> Card<M> {
     }
 
     /// Gives a message to the transport, or to ourselves.
+    #[inline]
     fn dispatch(&mut self, endpoint: &mut Endpoint, out: usize) {
-        let Out { peer, len, header, rnr, .. } = &self.outs[out];
-        let Some(peer) = *peer else {
+        let Out { request, len, header, rnr, .. } = &self.outs[out];
+        let Some(peer) = request.peer else {
             self.local.push(out);
             return;
         };
@@ -431,24 +330,18 @@ impl<M: HostMemory> Card<M> {
         if let Some(entry) = self.entry_mut(peer) {
             entry.serving += 1;
         }
-        let out = self.outs.insert(Out {
-            wr_id: 0,
-            peer,
-            len: seg.map_or(0, |s| s.len),
-            rnr: RnrRetry::Forever,
-            kind,
-            qpn: 0,
-            remote_qpn: 0,
-            ah: UNKNOWN_AH,
-            ud: None,
-            copy: None,
-            done: false,
-            doomed: false,
-            segs: u8::from(seg.is_some_and(|s| s.len > 0)),
-            header: header.encode(),
-            seg: [seg.unwrap_or_default(), Segment::default()],
-        });
-        self.enqueue(out);
+        let (slot, out) = self.outs.take();
+        // There is no work request.
+        out.request = Request { wr_id: 0, peer, cq: CqId(0), qpn: 0, remote_qpn: 0, ah: UNKNOWN_AH };
+        out.len = seg.map_or(0, |seg| seg.len);
+        (out.rnr, out.kind) = (RnrRetry::Forever, kind);
+        (out.ud, out.done, out.doomed) = (None, false, false);
+        out.header.set(&header);
+        out.segments.clear();
+        if let Some(seg) = seg {
+            out.segments.push(seg);
+        }
+        self.enqueue(slot);
     }
 
     /// Keeps a message for the next turn.
@@ -464,29 +357,36 @@ impl<M: HostMemory> Card<M> {
 
     /// The transport is done with a message.
     pub(super) fn settle(&mut self, token: Token, outcome: Result<(), Failure>) {
-        let Some(out) = self.outs.try_remove(token.0 as usize) else { return };
+        let slot = token.0 as usize;
+        let Some(out) = self.outs.get_mut(slot) else { return };
         let status = match outcome {
             Ok(()) => Status::Ok,
             // What becomes of datagrams is nobody's business.
             Err(_) if out.ud.is_some() => Status::Ok,
             Err(failure) => status_of(failure),
         };
-        self.settle_with(out, End::With(status));
+        self.end_out(slot, End::With(status));
     }
 
-    fn settle_with(&mut self, mut out: Out, end: End) {
-        out.release(&mut self.regions);
-        if let Some(copy) = out.copy.take()
-            && self.free_copies.len() < MAX_COPIES
-        {
-            self.free_copies.push(copy);
+    /// A message is over.
+    #[inline]
+    fn end_out(&mut self, slot: usize, end: End) {
+        let out = &mut self.outs[slot];
+        let (request, len, kind, done) = (out.request, out.len, out.kind, out.done);
+        self.regions.release_all(&out.segments);
+        if out.copy.capacity() > 0 {
+            let copy = std::mem::take(&mut out.copy);
+            if self.free_copies.len() < MAX_COPIES {
+                self.free_copies.push(copy);
+            }
         }
-        if out.done {
+        self.outs.give_back(slot);
+        if done {
             self.done_datagrams -= 1;
             return;
         }
-        let to = Remote { peer: out.peer, qpn: out.remote_qpn, ah: out.ah };
-        let opcode = match out.kind {
+        let opcode = match kind {
+            Kind::Free => return,
             Kind::Send => Opcode::Send,
             Kind::Write => Opcode::RdmaWrite,
             Kind::Request(id) => {
@@ -500,17 +400,17 @@ impl<M: HostMemory> Card<M> {
             }
             Kind::Data(_) | Kind::Fail => {
                 // The entry has another id if the peer was forgotten meanwhile.
-                if let Some(entry) = self.entry_mut(out.peer) {
+                if let Some(entry) = self.entry_mut(request.peer) {
                     entry.serving -= 1;
                 }
                 if end == End::With(Status::Ok) {
-                    self.port.rdma_read_resp_bytes += u64::from(out.len);
+                    self.port.rdma_read_resp_bytes += u64::from(len);
                 }
                 return;
             }
         };
         if let End::With(status) = end {
-            self.finish(out.qpn, out.wr_id, opcode, status, out.len, to);
+            self.finish(&request, opcode, status, len);
         }
     }
 
@@ -523,14 +423,13 @@ impl<M: HostMemory> Card<M> {
             self.places[place].revoke(Status::Flushed);
         }
         if let End::With(status) = end {
-            let to = Remote { peer: read.peer, qpn: read.remote_qpn, ah: read.ah };
-            self.finish(read.qpn, read.wr_id, Opcode::RdmaRead, status, read.seg.len, to);
+            self.finish(&read.request, Opcode::RdmaRead, status, read.seg.len);
         }
     }
 
-    /// Completes a work request of the send queue.
-    #[inline]
-    fn finish(&mut self, qpn: u16, wr_id: u64, opcode: Opcode, status: Status, len: u32, to: Remote) {
+    /// Completes a work request of the send queue. Its queue pair is there, for what it has under way ends with it.
+    #[inline(always)]
+    fn finish(&mut self, request: &Request, opcode: Opcode, status: Status, len: u32) {
         let len = u64::from(len);
         let ok = status == Status::Ok;
         match opcode {
@@ -549,23 +448,23 @@ impl<M: HostMemory> Card<M> {
             }
             _ => {}
         }
-        let Some(qp) = self.qp(qpn) else { return };
-        let cq = qp.init.send_cq;
         if !ok && status != Status::Flushed {
-            self.note(qp.init.pd, qpn, wr_id, opcode, status, to);
+            self.note(request, opcode, status);
         }
-        let entry = Completion { wr_id, status, opcode, qpn, ..Completion::EMPTY };
-        self.complete(cq, entry);
+        let Request { wr_id, cq, qpn, .. } = *request;
+        self.complete(cq, |entry| (entry.wr_id, entry.status, entry.opcode, entry.qpn) = (wr_id, status, opcode, qpn));
     }
 
     #[cold]
-    fn note(&mut self, pd: super::PdId, qpn: u16, wr_id: u64, opcode: Opcode, status: Status, to: Remote) {
-        let ah = self.pds[pd.0 as usize].ahs.get(to.ah as usize).and_then(Option::as_ref);
-        let (gid, peer) = ah.map_or((Gid::default(), to.peer), |ah| (ah.gid, ah.peer(to.qpn)));
+    fn note(&mut self, request: &Request, opcode: Opcode, status: Status) {
+        let Request { wr_id, peer, qpn, remote_qpn, ah, .. } = *request;
+        let Some(pd) = self.qp(qpn).map(|qp| qp.init.pd) else { return };
+        let ah = self.pds[pd.0 as usize].ahs.get(ah as usize).and_then(Option::as_ref);
+        let (gid, peer) = ah.map_or((Gid::default(), peer), |ah| (ah.gid, ah.peer(remote_qpn)));
         if self.troubles.len() == MAX_NOTES {
             self.troubles.pop_front();
         }
-        self.troubles.push_back(Trouble { status, opcode, wr_id, qpn, remote_qpn: to.qpn, gid, peer });
+        self.troubles.push_back(Trouble { status, opcode, wr_id, qpn, remote_qpn, gid, peer });
     }
 
     /// Ends everything under way that `which` picks: sends, reads, and places of messages that are half here. Memory that
@@ -576,22 +475,24 @@ impl<M: HostMemory> Card<M> {
             // Those of a work request that has completed, or of none, do not end with its queue pair.
             let serves = matches!(out.kind, Kind::Data(_) | Kind::Fail) || out.done;
             let picked = match which {
-                Which::Qp(qpn) => !serves && out.qpn == qpn,
+                Which::Qp(qpn) => !serves && out.request.qpn == qpn,
                 Which::Ah(pd, ah) => {
-                    let slot = ((out.qpn & super::QPN_SLOT_MASK) >> self.unit.bits()) as usize;
+                    let Request { qpn, ah: its, .. } = out.request;
+                    let slot = ((qpn & super::QPN_SLOT_MASK) >> self.unit.bits()) as usize;
                     let qp = self.qps.get(slot).and_then(Option::as_deref);
-                    !serves && out.ah == ah && qp.is_some_and(|qp| qp.qpn == out.qpn && qp.init.pd == pd)
+                    !serves && its == ah && qp.is_some_and(|qp| qp.qpn == qpn && qp.init.pd == pd)
                 }
-                Which::Region(lkey) => out.segments().iter().any(|seg| Regions::<M>::is_of(seg, lkey)),
+                Which::Region(lkey) => out.segments.iter().any(|seg| Regions::<M>::is_of(seg, lkey)),
             };
             if picked {
                 out.doomed = true;
                 doomed.push(slot);
             }
         }
-        for out in self.withdraw(endpoint, &doomed) {
-            let (kind, peer) = (out.kind, out.peer);
-            self.settle_with(out, end);
+        self.withdraw(endpoint, &doomed);
+        for slot in doomed {
+            let Out { kind, request: Request { peer, .. }, .. } = self.outs[slot];
+            self.end_out(slot, end);
             if let Kind::Data(id) = kind {
                 self.answer(peer, id, Err(Status::BadAddress));
             }
@@ -600,8 +501,10 @@ impl<M: HostMemory> Card<M> {
             .reads
             .iter()
             .filter(|(_, read)| match which {
-                Which::Qp(qpn) => read.qpn == qpn,
-                Which::Ah(pd, ah) => read.ah == ah && self.qp(read.qpn).is_some_and(|qp| qp.init.pd == pd),
+                Which::Qp(qpn) => read.request.qpn == qpn,
+                Which::Ah(pd, ah) => {
+                    read.request.ah == ah && self.qp(read.request.qpn).is_some_and(|qp| qp.init.pd == pd)
+                }
                 Which::Region(lkey) => read.seg.len > 0 && Regions::<M>::is_of(&read.seg, lkey),
             })
             .map(|(slot, _)| slot)
@@ -613,16 +516,16 @@ impl<M: HostMemory> Card<M> {
     }
 
     /// Takes messages that are marked as doomed back from wherever they wait.
-    fn withdraw(&mut self, endpoint: &mut Endpoint, doomed: &[usize]) -> Vec<Out> {
+    fn withdraw(&mut self, endpoint: &mut Endpoint, doomed: &[usize]) {
         if doomed.is_empty() {
-            return Vec::new();
+            return;
         }
         let outs = &self.outs;
-        let mut peers: Vec<PeerId> = doomed.iter().filter_map(|&slot| outs[slot].peer).collect();
+        let mut peers: Vec<PeerId> = doomed.iter().filter_map(|&slot| outs[slot].request.peer).collect();
         peers.sort_unstable();
         peers.dedup();
         for peer in peers {
-            endpoint.withdraw(peer, |token| outs.get(token.0 as usize).is_some_and(|out| out.doomed));
+            endpoint.withdraw(peer, |token| outs[token.0 as usize].doomed);
         }
         let gone = |out: usize| outs[out].doomed;
         let half = self.local.remove(gone);
@@ -633,7 +536,6 @@ impl<M: HostMemory> Card<M> {
         if let Some(place) = half {
             self.abandoned(place);
         }
-        doomed.iter().map(|&slot| self.outs.remove(slot)).collect()
     }
 
     /// Gives up datagrams that nobody has acknowledged for long.
@@ -649,8 +551,9 @@ impl<M: HostMemory> Card<M> {
             }
             self.datagrams.pop_front();
         }
-        for out in self.withdraw(endpoint, &doomed) {
-            self.settle_with(out, End::With(Status::Ok));
+        self.withdraw(endpoint, &doomed);
+        for &slot in &doomed {
+            self.end_out(slot, End::With(Status::Ok));
         }
         !doomed.is_empty()
     }
@@ -667,7 +570,7 @@ impl<M: HostMemory> Card<M> {
         let owed: Vec<usize> = self
             .reads
             .iter()
-            .filter(|(_, read)| read.peer == Some(peer) && read.requested)
+            .filter(|(_, read)| read.request.peer == Some(peer) && read.requested)
             .map(|(slot, _)| slot)
             .collect();
         for slot in owed {
@@ -677,46 +580,54 @@ impl<M: HostMemory> Card<M> {
 
     /// Completes a receive with an error.
     pub(super) fn fail_recv(&mut self, cq: CqId, qpn: u16, recv: &Recv, status: Status) {
-        let entry = Completion { wr_id: recv.wr_id, status, opcode: Opcode::Recv, qpn, ..Completion::EMPTY };
-        self.complete(cq, entry);
+        self.complete(cq, |entry| {
+            (entry.wr_id, entry.status, entry.opcode, entry.qpn) = (recv.wr_id, status, Opcode::Recv, qpn);
+        });
     }
 
+    #[inline]
     pub(super) fn out_payload(&self, token: Token, mut offset: u32, len: usize) -> &[u8] {
         let out = &self.outs[token.0 as usize];
-        if let Some(copy) = &out.copy {
-            let rest = &copy[offset as usize..];
-            return &rest[..len.min(rest.len())];
-        }
-        for seg in out.segments() {
+        for seg in out.segments.iter() {
             if offset < seg.len {
                 return self.regions.read(seg, offset, len);
             }
             offset -= seg.len;
         }
-        &[]
+        let rest = &out.copy[offset as usize..];
+        &rest[..len.min(rest.len())]
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Remote {
-    peer: Option<PeerId>,
-    qpn: u16,
-    ah: u16,
-}
-
-impl Out {
-    fn segments(&self) -> &[Segment] {
-        &self.seg[..self.segs as usize]
-    }
-
-    fn release<M: HostMemory>(&self, regions: &mut Regions<M>) {
-        for seg in self.segments() {
-            regions.release(seg);
+impl SendOp {
+    fn opcode(self) -> Opcode {
+        match self {
+            SendOp::Send { .. } => Opcode::Send,
+            SendOp::Read { .. } => Opcode::RdmaRead,
+            SendOp::Write { .. } => Opcode::RdmaWrite,
         }
     }
 }
 
-const _: () = assert!(MAX_SGE >= 2);
+/// Lets a work request fail if it is the turn of one.
+#[cold]
+fn force(faults: &CardFaults, count: &mut u32) -> Result<(), Status> {
+    let Some(force) = faults.force else { return Ok(()) };
+    *count += 1;
+    if *count < force.every {
+        return Ok(());
+    }
+    *count = 0;
+    Err(Status::from_code(force.status).unwrap_or(Status::QpInternal))
+}
+
+/// A buffer that holds these bytes.
+fn copied<'a>(free: &mut Vec<Vec<u8>>, slices: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut copy = free.pop().unwrap_or_default();
+    copy.clear();
+    slices.into_iter().for_each(|slice| copy.extend_from_slice(slice));
+    copy
+}
 
 fn slot_of(id: u32) -> usize {
     (id & ((1 << READ_SLOT_BITS) - 1)) as usize

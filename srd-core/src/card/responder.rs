@@ -1,7 +1,7 @@
 //! Messages of peers: where they go, or why they do not.
 
 use super::header::{Header, Route};
-use super::memory::{Regions, Segment, Use};
+use super::memory::{Regions, Segment, Segments, Use};
 use super::profile::MAX_SGE;
 use super::qp::{QpType, QueuePair, Recv};
 use super::requester::{CLOSED_FOR, End, Which};
@@ -23,8 +23,7 @@ pub(super) struct Place {
     len: u32,
     /// Bytes of the buffers before the payload.
     skip: u32,
-    segs: u8,
-    seg: [Segment; MAX_SGE],
+    segments: Segments<MAX_SGE>,
     /// It was taken back, and the rest is refused with this.
     revoked: Option<Status>,
 }
@@ -135,20 +134,10 @@ impl<M: HostMemory> Card<M> {
         }
         let recv = self.take_recv(route.dst)?;
         let mut place = Place { imm, skip, ..Place::new(peer, route, Goal::Recv, len) };
-        let mut left = u32::try_from(needed).unwrap_or(u32::MAX);
-        for sge in recv.sges() {
-            let part = sge.len.min(left);
-            if part == 0 {
-                continue;
-            }
-            let Some(seg) = self.regions.resolve(pd, sge.lkey, sge.addr, part, Use::LocalWrite) else {
-                place.release(&mut self.regions);
-                self.fail_recv(cq, route.dst, &recv, Status::InvalidLkey);
-                return Err(Status::BadStatus.into());
-            };
-            place.seg[place.segs as usize] = seg;
-            place.segs += 1;
-            left -= part;
+        let sges = recv.sges_of(u32::try_from(needed).unwrap_or(u32::MAX));
+        if !self.regions.resolve_all(pd, sges, Use::LocalWrite, &mut place.segments) {
+            self.fail_recv(cq, route.dst, &recv, Status::InvalidLkey);
+            return Err(Status::BadStatus.into());
         }
         place.recv = Some(recv);
         Ok(place)
@@ -173,10 +162,7 @@ impl<M: HostMemory> Card<M> {
             return Err(Status::FeatureMismatch.into());
         }
         let seg = self.regions.resolve(pd, rkey, addr, len, Use::RemoteWrite).ok_or(Status::BadAddress)?;
-        let mut place = Place { imm, ..Place::new(peer, route, Goal::Write, len) };
-        if len > 0 {
-            (place.seg[0], place.segs) = (seg, 1);
-        }
+        let mut place = Place { imm, segments: seg.into(), ..Place::new(peer, route, Goal::Write, len) };
         if imm.is_some() && !takes_unsolicited {
             match self.take_recv(route.dst) {
                 Ok(recv) => place.recv = Some(recv),
@@ -216,16 +202,12 @@ impl<M: HostMemory> Card<M> {
         let next = self.places.vacant_key();
         let read = &mut self.reads[slot];
         // [CARD-7]
-        if read.peer != peer || read.seg.len != len || read.place.is_some() {
+        if read.request.peer != peer || read.seg.len != len || read.place.is_some() {
             return Err(Status::BadStatus.into());
         }
         read.place = Some(next);
-        let mut place = Place::new(peer, &NOWHERE, Goal::Data { read: id }, len);
-        if len > 0 {
-            // The read keeps the region, and revokes the place when it ends.
-            (place.seg[0], place.segs) = (read.seg, 1);
-        }
-        Ok(place)
+        // The read keeps the region, and revokes the place when it ends.
+        Ok(Place { segments: read.seg.into(), ..Place::new(peer, &NOWHERE, Goal::Data { read: id }, len) })
     }
 
     fn deliver_to(&mut self, place: &Place, opcode: Opcode) {
@@ -234,11 +216,10 @@ impl<M: HostMemory> Card<M> {
         let (ah, sgid) = self.entry(place.peer).map_or((UNKNOWN_AH, Gid::default()), |e| (e.handle(pd), e.gid));
         if place.skip > 0 {
             let grh = grh(place.len, &sgid, &self.gid);
-            scatter(&mut self.regions, &place.seg[..place.segs as usize], 0, &grh);
+            scatter(&mut self.regions, &place.segments, 0, &grh);
         }
-        self.complete(
-            cq,
-            Completion {
+        self.complete(cq, |entry| {
+            *entry = Completion {
                 wr_id: place.recv.as_ref().map_or(0, |r| r.wr_id),
                 status: Status::Ok,
                 opcode,
@@ -249,8 +230,8 @@ impl<M: HostMemory> Card<M> {
                 ah,
                 sgid,
                 unsolicited: place.recv.is_none(),
-            },
-        );
+            };
+        });
     }
 
     /// Takes back the places that `which` picks; those of reads go with their reads.
@@ -265,7 +246,7 @@ impl<M: HostMemory> Card<M> {
                         Which::Ah(..) => false,
                         Which::Region(lkey) => {
                             !matches!(place.goal, Goal::Data { .. })
-                                && place.segments().iter().any(|seg| Regions::<M>::is_of(seg, lkey))
+                                && place.segments.iter().any(|seg| Regions::<M>::is_of(seg, lkey))
                         }
                     }
             })
@@ -307,25 +288,20 @@ impl Place {
             imm: None,
             len,
             skip: 0,
-            segs: 0,
-            seg: [Segment::default(); MAX_SGE],
+            segments: Segments::NONE,
             revoked: None,
         }
     }
 
     /// Nothing is written there any more; the rest of the message is refused.
     pub(super) fn revoke(&mut self, status: Status) {
-        (self.revoked, self.segs) = (Some(status), 0);
-    }
-
-    fn segments(&self) -> &[Segment] {
-        &self.seg[..self.segs as usize]
+        (self.revoked, self.segments) = (Some(status), Segments::NONE);
     }
 
     /// Gives up the regions, but for those that a read holds.
     fn release<M: HostMemory>(&self, regions: &mut Regions<M>) {
         if !matches!(self.goal, Goal::Data { .. }) {
-            self.segments().iter().for_each(|seg| regions.release(seg));
+            regions.release_all(&self.segments);
         }
         if let Goal::Serve { seg, .. } = self.goal {
             regions.release(&seg);
@@ -382,8 +358,7 @@ impl<M: HostMemory> Upper for Card<M> {
 
     fn write(&mut self, place: PlaceToken, offset: u32, bytes: &[u8]) {
         let place = &self.places[place.0 as usize];
-        let (seg, segs) = (&place.seg, place.segs as usize);
-        scatter(&mut self.regions, &seg[..segs], offset + place.skip, bytes);
+        scatter(&mut self.regions, &place.segments, offset + place.skip, bytes);
     }
 
     fn placed(&mut self, place: PlaceToken) {
@@ -415,7 +390,7 @@ impl<M: HostMemory> Upper for Card<M> {
             Goal::Serve { read, seg } => return self.answer(place.peer, read, Ok(seg)),
             Goal::Failed { read, status } => {
                 if let Some(slot) = self.read_slot(read)
-                    && self.reads[slot].peer == place.peer
+                    && self.reads[slot].request.peer == place.peer
                 {
                     self.end_read(slot, End::With(Status::from_peer(status)));
                 }

@@ -31,35 +31,25 @@ pub(crate) struct Stage {
 struct Inner {
     /// The first thing that was wrong.
     error: Result<(), Errno>,
-    /// The first `len` are staged. It never shrinks, so that staging allocates nothing after a while.
-    staged: Vec<Staged>,
-    len: usize,
-    /// What is passed to the card; its references are into `staged`, and it is empty between calls.
+    /// What is staged, without its data, which is in `buffers`.
     wrs: Vec<SendWr<'static>>,
+    /// The last of them has an address, without which it cannot be posted.
+    addressed: bool,
+    /// The data of each work request. They never become fewer, so that staging allocates nothing after a while.
+    buffers: Vec<Buffers>,
 }
 
-/// A work request that is being built.
-struct Staged {
-    wr_id: u64,
-    op: SendOp,
-    /// `None` until the address is set, without which it cannot be posted.
-    ah: Option<u16>,
-    qpn: u16,
-    qkey: u32,
-    data: Data,
+/// The data of a work request that is being built.
+#[derive(Default)]
+struct Buffers {
+    is_inline: bool,
     sges: ArrayVec<Sge, MAX_SGE>,
     inline: ArrayVec<u8, MAX_INLINE>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Data {
-    Sges,
-    Inline,
-}
-
 impl Stage {
     pub(crate) fn new() -> Stage {
-        let inner = Inner { error: Ok(()), staged: Vec::new(), len: 0, wrs: Vec::new() };
+        let inner = Inner { error: Ok(()), wrs: Vec::new(), addressed: true, buffers: Vec::new() };
         Stage { lock: RawMutex::INIT, open: Cell::new(false), inner: UnsafeCell::new(inner) }
     }
 
@@ -67,7 +57,8 @@ impl Stage {
         self.lock.lock();
         self.open.set(true);
         let inner = unsafe { &mut *self.inner.get() };
-        (inner.error, inner.len) = (Ok(()), 0);
+        (inner.error, inner.addressed) = (Ok(()), true);
+        inner.wrs.clear();
     }
 
     fn close(&self) {
@@ -75,20 +66,6 @@ impl Stage {
             // It was locked by `open`.
             unsafe { self.lock.unlock() };
         }
-    }
-}
-
-impl Staged {
-    fn data(&self) -> SendData<'_> {
-        match self.data {
-            Data::Sges => SendData::Sges(&self.sges),
-            Data::Inline => SendData::Inline(&self.inline),
-        }
-    }
-
-    fn wr(&self) -> Result<SendWr<'_>, Errno> {
-        let Staged { wr_id, op, qpn, qkey, .. } = *self;
-        Ok(SendWr { wr_id, op, ah: self.ah.ok_or(EINVAL)?, qpn, qkey, data: self.data() })
     }
 }
 
@@ -101,76 +78,82 @@ impl Inner {
     }
 
     /// Begins a work request.
-    #[inline]
+    // Inlined where the operation is known: it is written in parts, which a copy of it would have to wait for.
+    #[inline(always)]
     fn begin(&mut self, qp: &Qp, op: SendOp) {
         let public = qp.public();
         let (wr_id, flags) = unsafe { ((*public).wr_id, (*public).wr_flags) };
         // That data is inline is told by how it is set; some programs say it here, too.
         if flags & !(IBV_SEND_SIGNALED | IBV_SEND_INLINE) != 0 || (flags & IBV_SEND_SIGNALED == 0 && !qp.sig_all) {
             self.fail(EINVAL);
-        } else if self.len >= qp.cap.send_wr as usize {
+        } else if self.wrs.len() >= qp.cap.send_wr as usize {
             self.fail(ENOMEM);
         }
+        self.check_address();
         if self.error.is_err() {
             return;
         }
-        if self.len == self.staged.len() {
-            self.staged.push(Staged {
-                wr_id,
-                op,
-                ah: None,
-                qpn: 0,
-                qkey: 0,
-                data: Data::Sges,
-                sges: ArrayVec::new(),
-                inline: ArrayVec::new(),
-            });
-        } else {
-            let next = &mut self.staged[self.len];
-            (next.wr_id, next.op, next.ah, next.data) = (wr_id, op, None, Data::Sges);
-            next.sges.clear();
-            next.inline.clear();
+        match self.buffers.get_mut(self.wrs.len()) {
+            Some(buffers) => buffers.clear(),
+            None => self.buffers.push(Buffers::default()),
         }
-        self.len += 1;
+        self.addressed = false;
+        self.wrs.push(SendWr { wr_id, op, ah: 0, qpn: 0, qkey: 0, data: SendData::Sges(&[]) });
+    }
+
+    /// The work request that was begun last is complete.
+    #[inline]
+    fn check_address(&mut self) {
+        if !self.addressed {
+            self.fail(EINVAL);
+        }
     }
 
     /// Sets something of the work request that was begun last.
     #[inline]
-    fn set(&mut self, set: impl FnOnce(&mut Staged) -> Result<(), Errno>) {
-        if self.error.is_ok() {
-            let outcome = match self.len.checked_sub(1) {
-                Some(last) => set(&mut self.staged[last]),
-                None => Err(EINVAL),
-            };
-            if let Err(errno) = outcome {
-                self.fail(errno);
-            }
+    fn set(&mut self, set: impl FnOnce(&mut SendWr<'static>, &mut Buffers) -> Result<(), Errno>) {
+        if self.error.is_err() {
+            return;
+        }
+        let outcome = match self.wrs.len().checked_sub(1) {
+            Some(last) => set(&mut self.wrs[last], &mut self.buffers[last]),
+            None => Err(EINVAL),
+        };
+        if let Err(errno) = outcome {
+            self.fail(errno);
         }
     }
 
     /// Posts what is staged.
+    #[inline]
     fn post(&mut self, qp: &Qp) -> Result<(), Errno> {
+        self.check_address();
         self.error?;
         let nic = qp.context.nic()?;
-        match &self.staged[..self.len] {
-            [] => Ok(()),
-            [one] => Ok(nic.post_send_all(qp.qpn, &[one.wr()?])?),
-            many => {
-                let mut outcome = Ok(());
-                for staged in many {
-                    match staged.wr() {
-                        // The references end before the work requests can change: the list is cleared below.
-                        Ok(wr) => self.wrs.push(unsafe { std::mem::transmute::<SendWr<'_>, SendWr<'static>>(wr) }),
-                        Err(errno) => outcome = Err(errno),
-                    }
-                }
-                if outcome.is_ok() {
-                    outcome = nic.post_send_all(qp.qpn, &self.wrs).map_err(Errno::from);
-                }
-                self.wrs.clear();
-                outcome
-            }
+        if self.wrs.is_empty() {
+            return Ok(());
         }
+        for (wr, buffers) in self.wrs.iter_mut().zip(&self.buffers) {
+            // The reference ends in this call: the list is cleared below, before buffers can change.
+            wr.data = unsafe { std::mem::transmute::<SendData<'_>, SendData<'static>>(buffers.data()) };
+        }
+        let outcome = nic.post_send_all(qp.qpn, &self.wrs);
+        self.wrs.clear();
+        Ok(outcome?)
+    }
+}
+
+impl Buffers {
+    #[inline]
+    fn clear(&mut self) {
+        self.is_inline = false;
+        self.sges.clear();
+        self.inline.clear();
+    }
+
+    #[inline]
+    fn data(&self) -> SendData<'_> {
+        if self.is_inline { SendData::Inline(&self.inline) } else { SendData::Sges(&self.sges) }
     }
 }
 
@@ -266,9 +249,9 @@ unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64,
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
     unsafe {
         staging(qp, |_, stage| {
-            stage.set(|wr| {
-                wr.ah = Some(Ah::of(ah)?.number);
-                (wr.qpn, wr.qkey) = (remote_qpn as u16, remote_qkey);
+            stage.addressed = true;
+            stage.set(|wr, _| {
+                (wr.ah, wr.qpn, wr.qkey) = (Ah::of(ah)?.number, remote_qpn as u16, remote_qkey);
                 Ok(())
             });
         });
@@ -278,10 +261,9 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     unsafe {
         staging(qp, |_, stage| {
-            stage.set(|wr| {
-                wr.data = Data::Sges;
-                wr.sges.clear();
-                wr.sges.push(Sge { addr, len: length, lkey });
+            stage.set(|_, buffers| {
+                buffers.clear();
+                buffers.sges.push(Sge { addr, len: length, lkey });
                 Ok(())
             });
         });
@@ -291,11 +273,10 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
     unsafe {
         staging(qp, |_, stage| {
-            stage.set(|wr| {
+            stage.set(|_, buffers| {
                 let sges = list(sg_list, c_int::try_from(num_sge).map_err(|_| EINVAL)?)?;
-                wr.data = Data::Sges;
-                wr.sges.clear();
-                wr.sges.try_extend_from_slice(sges).map_err(|_| EINVAL)
+                buffers.clear();
+                buffers.sges.try_extend_from_slice(sges).map_err(|_| EINVAL)
             });
         });
     }
@@ -309,16 +290,16 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, buf_list: *const ibv_data_buf) {
     unsafe {
         staging(qp, |qp, stage| {
-            stage.set(|wr| {
+            stage.set(|wr, buffers| {
                 if !matches!(wr.op, SendOp::Send { .. }) && !qp.inline_write {
                     return Err(EINVAL);
                 }
-                wr.data = Data::Inline;
-                wr.inline.clear();
+                buffers.clear();
+                buffers.is_inline = true;
                 for i in 0..num_buf {
                     let buf = buf_list.add(i).read();
                     let part = bytes(buf.addr.expose_provenance() as u64, buf.length)?;
-                    wr.inline.try_extend_from_slice(part).map_err(|_| EINVAL)?;
+                    buffers.inline.try_extend_from_slice(part).map_err(|_| EINVAL)?;
                 }
                 Ok(())
             });
