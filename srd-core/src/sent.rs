@@ -142,6 +142,17 @@ impl SentPackets {
         })
     }
 
+    /// When the oldest packet that is remembered was sent: none that is in flight is older.
+    pub(crate) fn oldest_at(&self) -> Option<Time> {
+        self.ring.front().map(|sent| sent.at)
+    }
+
+    /// Forgets the oldest packets that were acknowledged. Says whether one that was lost is the oldest now.
+    pub(crate) fn forget_acked(&mut self) -> bool {
+        self.forget(Time::ZERO);
+        matches!(self.ring.front(), Some(Sent { fate: Fate::Lost(_), .. }))
+    }
+
     /// Forgets the oldest packets whose fate is settled: acknowledged, or lost at or before `lost_before`.
     pub(crate) fn forget(&mut self, lost_before: Time) {
         while let Some(sent) = self.ring.front() {

@@ -179,9 +179,10 @@ impl Pu {
     /// The program has these completions. To what it received it may answer: then the acknowledgement travels with the answer.
     #[inline]
     fn handed_out(&self, engine: &mut CardEngine, completions: &[Completion]) {
-        if completions[0].opcode.is_recv() {
+        let received = completions.iter().filter(|c| c.opcode.is_recv()).count();
+        if received > 0 {
             self.answers.handed_out();
-            self.speak_soon(engine, completions.len());
+            self.speak_soon(engine, received);
         }
     }
 

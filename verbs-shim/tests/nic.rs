@@ -138,6 +138,39 @@ fn a_sleeping_program_is_told_of_completions() {
     assert_eq!(&b.memory[..5], b"hello");
 }
 
+/// In the way of libfabric: one queue for sends and receives, and a poll in vain before the answer.
+#[test]
+fn an_answer_takes_the_acknowledgement_along() {
+    const ROUNDS: u64 = 400;
+    let sides = [side(Box::new(())), side(Box::new(()))];
+    let ahs = [0, 1].map(|i: usize| sides[i].nic.create_ah(sides[i].pd, sides[1 - i].nic.gid()).unwrap());
+    let packets = || sides.iter().map(|s| s.nic.counters().transport.tx_packets).sum::<u64>();
+    let mut before = 0;
+    for round in 0..2 * ROUNDS {
+        if round == ROUNDS {
+            before = packets();
+        }
+        for (i, from) in sides.iter().enumerate() {
+            let to = &sides[1 - i];
+            to.nic.post_recv(to.qpn, 1, &[to.sge(0, 100)]).unwrap();
+            let (op, data) = (SendOp::Send { imm: None }, SendData::Inline(b"hello"));
+            let wr = SendWr { wr_id: 2, op, ah: ahs[i], qpn: to.qpn, qkey: QKEY, data };
+            from.nic.post_send_all(from.qpn, &[wr]).unwrap();
+            let mut out = [Completion::EMPTY; 4];
+            let end = Instant::now() + Duration::from_secs(30);
+            let mut n = 0;
+            while !out[..n].iter().any(|c| c.opcode.is_recv()) {
+                assert!(Instant::now() < end, "no message in round {round}");
+                n = to.nic.poll_cq(to.cq, &mut out);
+            }
+            to.nic.poll_cq(to.cq, &mut out);
+        }
+    }
+    // One for each message. Whoever is held up by other programs for milliseconds is helped out by its thread.
+    let sent = packets() - before;
+    assert!(sent < 2 * ROUNDS + ROUNDS / 4, "{sent} packets for {} messages", 2 * ROUNDS);
+}
+
 /// A device has sent what was posted long before a program can destroy the queue pair.
 #[test]
 fn what_was_posted_before_a_queue_pair_is_destroyed_is_sent() {

@@ -6,7 +6,7 @@ use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
 use crate::path::PathBits;
 use crate::rtt::Rtt;
-use crate::sent::{Fate, Sent};
+use crate::sent::Fate;
 use crate::seq::Seq;
 use crate::time::{Span, Time};
 use crate::upper::{Failure, Upper};
@@ -36,8 +36,8 @@ pub(super) struct Covered {
     queue_delay: Option<Span>,
     bytes: u64,
     packets: u32,
-    /// The one sent last.
-    newest: Option<Sent>,
+    /// When the latest-sent of them was sent.
+    newest: Option<Time>,
     round_over: bool,
     /// When the oldest of those that were in flight was sent.
     oldest: Time,
@@ -182,9 +182,7 @@ impl Conn {
                 covered.oldest = covered.oldest.min(s.at);
                 covered.paths.insert(s.path);
                 covered.round_over |= !pn.is_before(self.round.end);
-                if covered.newest.is_none_or(|n| n.at <= s.at) {
-                    covered.newest = Some(s);
-                }
+                covered.newest = covered.newest.max(Some(s.at));
             }
         }
         self.datagram.on_arrived(&s);
@@ -216,8 +214,8 @@ impl Conn {
             cx.stats.mtu_reductions += 1;
         }
 
-        self.newest_acked_at = self.newest_acked_at.max(newest.at);
-        self.round.on_acked(covered.packets, covered.bytes, covered.oldest, newest.at);
+        self.newest_acked_at = self.newest_acked_at.max(newest);
+        self.round.on_acked(covered.packets, covered.bytes, covered.oldest, newest);
         let elapsed = at.since(self.round.start);
         self.cc.on_ack(&AckSample {
             acked: covered.bytes,
@@ -262,6 +260,9 @@ impl Conn {
     /// window fills up.
     fn forget(&mut self, cx: &Cx<'_>) {
         let used = self.sent.len();
+        if !self.sent.forget_acked() {
+            return;
+        }
         let crowded = used > self.remote.packet_window / 2 || used + PROBE_NUMBERS >= self.remote.packet_window;
         let memory = if crowded { Span::ZERO } else { self.rto(cx)(&self.rtt) * LOST_MEMORY };
         self.sent.forget(cx.now - memory);
@@ -288,6 +289,10 @@ impl Conn {
     /// Packets whose acknowledgement is overdue by the clock of acknowledgements: something sent so much later on another
     /// path has arrived that they should have, too. Faster than the timeout, and deaf to stalls of either host.
     fn find_overdue(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
+        if self.sent.oldest_at().is_none_or(|at| at >= self.newest_acked_at) {
+            // Nothing that was sent before it is in flight.
+            return;
+        }
         let slack = cx.config.reorder_time;
         self.paths.overdue(self.newest_acked_at, &self.rtt, slack, &self.sent, &mut self.lost_scratch);
         if !self.lost_scratch.is_empty() {
@@ -473,6 +478,10 @@ impl Conn {
 
     /// A tracked packet was sent: a timeout guards it.
     pub(super) fn guard(&mut self, cx: &Cx<'_>, path: u8) {
+        if self.loss_at <= cx.now + cx.config.rto_min {
+            // No timeout is shorter.
+            return;
+        }
         let rto = self.rto(cx)(&self.paths.get(path).rtt);
         self.loss_at = self.loss_at.min(cx.now + rto);
     }

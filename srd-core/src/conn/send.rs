@@ -68,7 +68,8 @@ enum CopyOf {
 impl Conn {
     /// Whether data waits and may leave as soon as the pacer allows.
     fn may_send_data(&self, outbox: &Outbox) -> bool {
-        if !self.confirmed
+        if !outbox.is_waiting()
+            || !self.confirmed
             || self.asking
             || !outbox.sendable()
             || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window
@@ -87,6 +88,11 @@ impl Conn {
     fn send_at(&self, outbox: &Outbox) -> Time {
         let unused = u64::from(self.datagram.get()).saturating_sub(outbox.waiting());
         self.pacer.next(if unused == 0 { Span::ZERO } else { Span::from_secs_f64(unused as f64 / self.cc.rate()) })
+    }
+
+    /// Whether data waits and may leave now.
+    fn may_send_now(&self, cx: &Cx<'_>, outbox: &Outbox) -> bool {
+        cx.line.is_free(cx.now) && self.may_send_data(outbox) && self.send_at(outbox) <= cx.now
     }
 
     /// When [`transmit`](Self::transmit) or the timers next have something to do without any input.
@@ -132,9 +138,7 @@ impl Conn {
         let at_once = self.tail_probe == TailProbe::Idle
             && outbox.waiting() <= self.datagram.get().into()
             && !outbox.has_again()
-            && self.may_send_data(outbox)
-            && cx.line.is_free(cx.now)
-            && self.send_at(outbox) <= cx.now;
+            && self.may_send_now(cx, outbox);
         if !at_once {
             self.settle(cx, outbox);
         }
@@ -166,7 +170,8 @@ impl Conn {
             self.send_ping(cx, route, path, size.into(), outbox, upper, batch);
             return true;
         }
-        if self.may_send_data(outbox) && self.send_at(outbox) <= cx.now && cx.line.is_free(cx.now) {
+        // Nothing since then takes the permission back.
+        if at_once || self.may_send_now(cx, outbox) {
             self.send_data(cx, route, outbox, upper, batch);
             return true;
         }
