@@ -70,8 +70,10 @@ impl Driver for Wire {
 
     fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> std::io::Result<usize> {
         let meter = self.meter.clone();
-        let (arrived, now) =
-            meter.measure(|| (std::mem::take(&mut *self.inbound.lock().expect("no panic")), self.now()));
+        let (arrived, now) = meter.measure(|| {
+            let arrived = std::mem::take(&mut *self.inbound.lock().expect("no panic"));
+            (arrived, self.now())
+        });
         for (port, bytes) in &arrived {
             let from = SocketAddr::new(self.addrs[1].ip(), 50_000 + port.0);
             sink(&RxMeta { from, to: None, ecn: Ecn::Ect, at: now }, bytes);
