@@ -1,7 +1,6 @@
 //! Commands: make, change and destroy the objects of a card.
 
 use super::cq::CompletionQueue;
-use super::profile::MAX_SGE;
 use super::qp::{QueuePair, Recv};
 use super::requester::{End, Which};
 use super::{
@@ -469,9 +468,10 @@ impl<M: HostMemory> Card<M> {
             return Err(CardError::NoMemory("the receive queue is full; poll completions"));
         }
         qp.rq_used += 1;
-        let mut recv = Recv { wr_id, sges: [Sge::default(); MAX_SGE], n: sges.len() as u8 };
-        recv.sges[..sges.len()].copy_from_slice(sges);
-        qp.rq.push_back(recv);
+        qp.rq.push_back(Recv::EMPTY);
+        let recv = qp.rq.back_mut().expect("it was just added");
+        (recv.wr_id, recv.n) = (wr_id, sges.len() as u8);
+        recv.sges.iter_mut().zip(sges).for_each(|(slot, sge)| *slot = *sge);
         Ok(())
     }
 }

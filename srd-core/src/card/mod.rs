@@ -11,6 +11,7 @@
 //! | `requester`, `out` | work requests on their way out, and how they end; their messages |
 //! | `responder` | messages of peers: where they go, or why not |
 //! | `local` | messages of the card to itself |
+//! | `slots` | where messages are while they are under way |
 //! | `memory`, `qp`, `cq` | regions and keys; queue pairs; completion queues |
 //! | `header` | what travels with each message |
 //! | `gid`, `profile`, `status`, `counters` | addresses; identities and limits; how requests end; what is counted |
@@ -27,6 +28,7 @@ pub mod profile;
 mod qp;
 mod requester;
 mod responder;
+mod slots;
 mod status;
 
 use std::collections::VecDeque;
@@ -48,10 +50,11 @@ pub use status::{Status, StatusInfo};
 use cq::{CompletionQueue, Pushed};
 use local::Local;
 use memory::Regions;
-use out::Outs;
+use out::Out;
 use qp::QueuePair;
 use requester::Read;
 use responder::Place;
+use slots::Slots;
 
 use crate::endpoint::{Endpoint, PeerId};
 use crate::faulty::Share;
@@ -253,10 +256,10 @@ pub struct Card<M: HostMemory> {
     /// By slot of the peer in the transport.
     peers: Vec<PeerEntry>,
     own: PeerEntry,
-    outs: Outs,
+    outs: Slots<Out>,
     reads: Slab<Read>,
     read_count: u32,
-    places: Slab<Place>,
+    places: Slots<Place>,
     /// Messages that could not be given to the transport where they arose.
     queued: VecDeque<usize>,
     /// The transport has no room for any of them.
@@ -319,10 +322,10 @@ impl<M: HostMemory> Card<M> {
             numbers: Xoshiro256PlusPlus::seed_from_u64(rng.next_u64()),
             peers: Vec::new(),
             own: PeerEntry { gid, ..PeerEntry::default() },
-            outs: Outs::default(),
+            outs: Slots::new(),
             reads: Slab::new(),
             read_count: rng.next_u32(),
-            places: Slab::new(),
+            places: Slots::new(),
             queued: VecDeque::new(),
             stuck: false,
             datagrams: VecDeque::new(),

@@ -1,13 +1,11 @@
-//! Messages of the card on their way out.
-//!
-//! Each has a slot, whose number is the transport's token for it. It is written and read in place: a message is posted and
-//! completed millions of times a second, and is too large to be moved around for that.
+//! Messages of the card on their way out. The number of a message's slot is the transport's token for it.
 
 use std::num::NonZeroU32;
 
 use super::CqId;
 use super::header::Encoded;
 use super::memory::Segments;
+use super::slots::Slot;
 use crate::endpoint::{PeerId, RnrRetry};
 
 /// A work request of the send queue that is under way: what its completion tells, and its peer.
@@ -57,15 +55,8 @@ pub(super) struct Out {
     pub(super) copy: Vec<u8>,
 }
 
-/// Outgoing messages by slot.
-#[derive(Debug, Default)]
-pub(super) struct Outs {
-    slots: Vec<Out>,
-    free: Vec<u32>,
-}
-
-impl Out {
-    const NONE: Out = Out {
+impl Slot for Out {
+    const FREE: Out = Out {
         request: Request { wr_id: 0, peer: None, cq: CqId(0), qpn: 0, remote_qpn: 0, ah: 0 },
         len: 0,
         rnr: RnrRetry::Forever,
@@ -77,59 +68,14 @@ impl Out {
         segments: Segments::NONE,
         copy: Vec::new(),
     };
-}
-
-impl Outs {
-    /// Messages under way.
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
-    /// A slot for a message. All of it is to be set: it has what was there before, but nothing copied.
-    #[inline]
-    pub(super) fn take(&mut self) -> (usize, &mut Out) {
-        let slot = match self.free.pop() {
-            Some(slot) => slot as usize,
-            None => {
-                self.slots.push(Out::NONE);
-                self.slots.len() - 1
-            }
-        };
-        (slot, &mut self.slots[slot])
-    }
-
-    /// The message is over. Its copy must have been taken.
-    #[inline]
-    pub(super) fn give_back(&mut self, slot: usize) {
-        self.slots[slot].kind = Kind::Free;
-        self.free.push(slot as u32);
-    }
-
-    /// The message in a slot, if there is one.
-    #[inline]
-    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Out> {
-        self.slots.get_mut(slot).filter(|out| out.kind != Kind::Free)
-    }
-
-    /// All messages, with their slots.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Out)> {
-        self.slots.iter_mut().enumerate().filter(|(_, out)| out.kind != Kind::Free)
-    }
-}
-
-impl std::ops::Index<usize> for Outs {
-    type Output = Out;
 
     #[inline]
-    fn index(&self, slot: usize) -> &Out {
-        &self.slots[slot]
+    fn is_free(&self) -> bool {
+        self.kind == Kind::Free
     }
-}
 
-impl std::ops::IndexMut<usize> for Outs {
     #[inline]
-    fn index_mut(&mut self, slot: usize) -> &mut Out {
-        &mut self.slots[slot]
+    fn set_free(&mut self) {
+        self.kind = Kind::Free;
     }
 }

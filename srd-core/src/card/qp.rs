@@ -130,6 +130,9 @@ pub(super) struct Recv {
 }
 
 impl Recv {
+    /// A buffer of no bytes.
+    pub(super) const EMPTY: Recv = Recv { wr_id: 0, sges: [Sge { addr: 0, len: 0, lkey: 0 }; MAX_SGE], n: 0 };
+
     pub(super) fn sges(&self) -> &[Sge] {
         &self.sges[..self.n as usize]
     }

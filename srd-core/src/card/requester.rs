@@ -358,7 +358,7 @@ impl<M: HostMemory> Card<M> {
     /// The transport is done with a message.
     pub(super) fn settle(&mut self, token: Token, outcome: Result<(), Failure>) {
         let slot = token.0 as usize;
-        let Some(out) = self.outs.get_mut(slot) else { return };
+        let Some(out) = self.outs.get(slot) else { return };
         let status = match outcome {
             Ok(()) => Status::Ok,
             // What becomes of datagrams is nobody's business.
@@ -542,11 +542,11 @@ impl<M: HostMemory> Card<M> {
     pub(super) fn expire_datagrams(&mut self, endpoint: &mut Endpoint) -> bool {
         let mut doomed = Vec::new();
         while let Some(&(at, slot, number)) = self.datagrams.front() {
-            if let Some(out) = self.outs.get_mut(slot).filter(|out| out.ud == Some(number)) {
+            if self.outs.get(slot).is_some_and(|out| out.ud == Some(number)) {
                 if at > self.now {
                     break;
                 }
-                out.doomed = true;
+                self.outs[slot].doomed = true;
                 doomed.push(slot);
             }
             self.datagrams.pop_front();

@@ -5,7 +5,8 @@ use super::memory::{Regions, Segment, Segments, Use};
 use super::profile::MAX_SGE;
 use super::qp::{QpType, QueuePair, Recv};
 use super::requester::{CLOSED_FOR, End, Which};
-use super::{Card, Completion, GRH_LEN, Gid, HostMemory, Opcode, PeerEntry, Status, UNKNOWN_AH};
+use super::slots::Slot;
+use super::{Card, GRH_LEN, Gid, HostMemory, Opcode, PeerEntry, Status, UNKNOWN_AH};
 use crate::endpoint::PeerId;
 use crate::time::Time;
 use crate::upper::{Failure, Gather, PlaceToken, Placement, Token, Upper};
@@ -30,6 +31,8 @@ pub(super) struct Place {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Goal {
+    /// None: the slot is free.
+    Free,
     /// A receive buffer.
     Recv,
     /// The memory of a region.
@@ -58,22 +61,27 @@ impl<M: HostMemory> Card<M> {
     /// Finds the place of a message of `len` bytes; `None` stands for ourselves.
     pub(super) fn place_from(&mut self, peer: Option<PeerId>, header: &[u8], len: u32) -> Placement {
         let header = Header::decode(header);
-        let place = match header {
-            Some(Header::Send { route, ud, imm }) => self.place_send(peer, &route, ud, imm, len),
+        let (slot, place) = self.places.take();
+        let placed = match header {
+            Some(Header::Send { route, ud, imm }) => self.place_send(slot, peer, &route, ud, imm, len),
             Some(Header::Write { route, imm, unsolicited, rkey, addr }) => {
-                self.place_write(peer, &route, imm, unsolicited, rkey, addr, len)
+                self.place_write(slot, peer, &route, imm, unsolicited, rkey, addr, len)
             }
             Some(Header::Read { route, rkey, addr, len: wanted, id }) if len == 0 => {
-                self.place_request(peer, &route, rkey, addr, wanted, id)
+                self.place_request(slot, peer, &route, rkey, addr, wanted, id)
             }
-            Some(Header::Data { id }) => self.place_data(peer, id, len),
+            Some(Header::Data { id }) => self.place_data(slot, peer, id, len),
             Some(Header::Fail { id, status }) if len == 0 => {
-                Ok(Place::new(peer, &NOWHERE, Goal::Failed { read: id, status }, 0))
+                place.begin(peer, &NOWHERE, Goal::Failed { read: id, status }, 0);
+                Ok(())
             }
             _ => Err(No::Status(Status::BadStatus)),
         };
-        match place {
-            Ok(place) => Placement::Accept(PlaceToken(self.places.insert(place) as u64)),
+        if placed.is_err() {
+            self.places.give_back(slot);
+        }
+        match placed {
+            Ok(()) => Placement::Accept(PlaceToken(slot as u64)),
             Err(No::NotReady) => {
                 // A datagram has one attempt.
                 self.port.rx_drops += u64::from(matches!(header, Some(Header::Send { ud: true, .. })));
@@ -115,12 +123,13 @@ impl<M: HostMemory> Card<M> {
 
     fn place_send(
         &mut self,
+        slot: usize,
         peer: Option<PeerId>,
         route: &Route,
         ud: bool,
         imm: Option<u32>,
         len: u32,
-    ) -> Result<Place, No> {
+    ) -> Result<(), No> {
         let qp = self.target(route, if ud { QpType::Ud } else { QpType::Srd })?;
         let (pd, cq) = (qp.init.pd, qp.init.recv_cq);
         let skip = if ud { GRH_LEN } else { 0 };
@@ -133,19 +142,22 @@ impl<M: HostMemory> Card<M> {
             return Err(Status::RemoteBadLength.into());
         }
         let recv = self.take_recv(route.dst)?;
-        let mut place = Place { imm, skip, ..Place::new(peer, route, Goal::Recv, len) };
+        let place = &mut self.places[slot];
+        place.begin(peer, route, Goal::Recv, len);
+        (place.imm, place.skip) = (imm, skip);
         let sges = recv.sges_of(u32::try_from(needed).unwrap_or(u32::MAX));
         if !self.regions.resolve_all(pd, sges, Use::LocalWrite, &mut place.segments) {
             self.fail_recv(cq, route.dst, &recv, Status::InvalidLkey);
             return Err(Status::BadStatus.into());
         }
         place.recv = Some(recv);
-        Ok(place)
+        Ok(())
     }
 
     #[allow(clippy::too_many_arguments)]
     fn place_write(
         &mut self,
+        slot: usize,
         peer: Option<PeerId>,
         route: &Route,
         imm: Option<u32>,
@@ -153,7 +165,7 @@ impl<M: HostMemory> Card<M> {
         rkey: u32,
         addr: u64,
         len: u32,
-    ) -> Result<Place, No> {
+    ) -> Result<(), No> {
         let qp = self.target(route, QpType::Srd)?;
         let (pd, takes_unsolicited) = (qp.init.pd, qp.init.unsolicited_write_recv);
         self.knows(peer)?;
@@ -162,28 +174,34 @@ impl<M: HostMemory> Card<M> {
             return Err(Status::FeatureMismatch.into());
         }
         let seg = self.regions.resolve(pd, rkey, addr, len, Use::RemoteWrite).ok_or(Status::BadAddress)?;
-        let mut place = Place { imm, segments: seg.into(), ..Place::new(peer, route, Goal::Write, len) };
+        let mut recv = None;
         if imm.is_some() && !takes_unsolicited {
             match self.take_recv(route.dst) {
-                Ok(recv) => place.recv = Some(recv),
+                Ok(taken) => recv = Some(taken),
                 Err(no) => {
-                    place.release(&mut self.regions);
+                    self.regions.release(&seg);
                     return Err(no);
                 }
             }
         }
-        Ok(place)
+        let place = &mut self.places[slot];
+        place.begin(peer, route, Goal::Write, len);
+        (place.imm, place.recv) = (imm, recv);
+        place.segments.push(seg);
+        Ok(())
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn place_request(
         &mut self,
+        slot: usize,
         peer: Option<PeerId>,
         route: &Route,
         rkey: u32,
         addr: u64,
         len: u32,
         id: u32,
-    ) -> Result<Place, No> {
+    ) -> Result<(), No> {
         let pd = self.target(route, QpType::Srd)?.init.pd;
         self.knows(peer)?;
         // [CARD-6]
@@ -194,44 +212,47 @@ impl<M: HostMemory> Card<M> {
             return Err(Status::BadAddress.into());
         }
         let seg = self.regions.resolve(pd, rkey, addr, len, Use::RemoteRead).ok_or(Status::BadAddress)?;
-        Ok(Place::new(peer, route, Goal::Serve { read: id, seg }, 0))
+        self.places[slot].begin(peer, route, Goal::Serve { read: id, seg }, 0);
+        Ok(())
     }
 
-    fn place_data(&mut self, peer: Option<PeerId>, id: u32, len: u32) -> Result<Place, No> {
-        let slot = self.read_slot(id).ok_or(Status::Flushed)?;
-        let next = self.places.vacant_key();
-        let read = &mut self.reads[slot];
+    fn place_data(&mut self, slot: usize, peer: Option<PeerId>, id: u32, len: u32) -> Result<(), No> {
+        let read = self.read_slot(id).ok_or(Status::Flushed)?;
+        let read = &mut self.reads[read];
         // [CARD-7]
         if read.request.peer != peer || read.seg.len != len || read.place.is_some() {
             return Err(Status::BadStatus.into());
         }
-        read.place = Some(next);
+        read.place = Some(slot);
+        let place = &mut self.places[slot];
+        place.begin(peer, &NOWHERE, Goal::Data { read: id }, len);
         // The read keeps the region, and revokes the place when it ends.
-        Ok(Place { segments: read.seg.into(), ..Place::new(peer, &NOWHERE, Goal::Data { read: id }, len) })
+        place.segments.push(read.seg);
+        Ok(())
     }
 
-    fn deliver_to(&mut self, place: &Place, opcode: Opcode) {
-        let Some(qp) = self.qp(place.qpn) else { return };
+    /// Completes the receive of the message in a place.
+    fn deliver(&mut self, slot: usize, opcode: Opcode) {
+        let Place { peer, qpn, src_qpn, imm, len, skip, .. } = self.places[slot];
+        let recv = self.places[slot].recv.as_ref().map(|recv| recv.wr_id);
+        let Some(qp) = self.qp(qpn) else { return };
         let (cq, pd) = (qp.init.recv_cq, qp.init.pd);
-        let (ah, sgid) = self.entry(place.peer).map_or((UNKNOWN_AH, Gid::default()), |e| (e.handle(pd), e.gid));
-        if place.skip > 0 {
-            let grh = grh(place.len, &sgid, &self.gid);
-            scatter(&mut self.regions, &place.segments, 0, &grh);
+        let (ah, sgid) = self.entry(peer).map_or((UNKNOWN_AH, Gid::default()), |e| (e.handle(pd), e.gid));
+        if skip > 0 {
+            let grh = grh(len, &sgid, &self.gid);
+            scatter(&mut self.regions, &self.places[slot].segments, 0, &grh);
         }
         self.complete(cq, |entry| {
-            *entry = Completion {
-                wr_id: place.recv.as_ref().map_or(0, |r| r.wr_id),
-                status: Status::Ok,
-                opcode,
-                byte_len: place.len + place.skip,
-                imm: place.imm,
-                qpn: place.qpn,
-                src_qpn: place.src_qpn,
-                ah,
-                sgid,
-                unsolicited: place.recv.is_none(),
-            };
+            (entry.wr_id, entry.unsolicited) = (recv.unwrap_or(0), recv.is_none());
+            (entry.opcode, entry.byte_len, entry.imm) = (opcode, len + skip, imm);
+            (entry.qpn, entry.src_qpn, entry.ah, entry.sgid) = (qpn, src_qpn, ah, sgid);
         });
+    }
+
+    /// A place is not needed any more, and nothing of it is.
+    fn release_place(&mut self, slot: usize) {
+        self.places[slot].release(&mut self.regions);
+        self.places.give_back(slot);
     }
 
     /// Takes back the places that `which` picks; those of reads go with their reads.
@@ -277,20 +298,39 @@ impl<M: HostMemory> Card<M> {
 
 const NOWHERE: Route = Route { dst: 0, src: 0, qkey: 0 };
 
+impl Slot for Place {
+    const FREE: Place = Place {
+        peer: None,
+        qpn: 0,
+        src_qpn: 0,
+        goal: Goal::Free,
+        recv: None,
+        imm: None,
+        len: 0,
+        skip: 0,
+        segments: Segments::NONE,
+        revoked: None,
+    };
+
+    #[inline]
+    fn is_free(&self) -> bool {
+        matches!(self.goal, Goal::Free)
+    }
+
+    #[inline]
+    fn set_free(&mut self) {
+        self.goal = Goal::Free;
+    }
+}
+
 impl Place {
-    fn new(peer: Option<PeerId>, route: &Route, goal: Goal, len: u32) -> Place {
-        Place {
-            peer,
-            qpn: route.dst,
-            src_qpn: route.src,
-            goal,
-            recv: None,
-            imm: None,
-            len,
-            skip: 0,
-            segments: Segments::NONE,
-            revoked: None,
-        }
+    /// Becomes the place of a message, of which more may be set.
+    #[inline]
+    fn begin(&mut self, peer: Option<PeerId>, route: &Route, goal: Goal, len: u32) {
+        (self.peer, self.qpn, self.src_qpn) = (peer, route.dst, route.src);
+        (self.goal, self.len, self.skip) = (goal, len, 0);
+        (self.recv, self.imm, self.revoked) = (None, None, None);
+        self.segments.clear();
     }
 
     /// Nothing is written there any more; the rest of the message is refused.
@@ -362,23 +402,26 @@ impl<M: HostMemory> Upper for Card<M> {
     }
 
     fn placed(&mut self, place: PlaceToken) {
-        let place = self.places.remove(place.0 as usize);
-        if place.revoked.is_some() {
-            return;
+        let slot = place.0 as usize;
+        let Place { peer, goal, len, imm, revoked, .. } = self.places[slot];
+        if revoked.is_some() {
+            return self.places.give_back(slot);
         }
-        match place.goal {
+        match goal {
+            Goal::Free => return,
             Goal::Recv => {
-                self.deliver_to(&place, Opcode::Recv);
+                self.deliver(slot, Opcode::Recv);
                 self.port.recv_wrs += 1;
-                self.port.recv_bytes += u64::from(place.len);
+                self.port.recv_bytes += u64::from(len);
             }
             Goal::Write => {
-                self.port.rdma_write_recv_bytes += u64::from(place.len);
-                if place.imm.is_some() {
-                    self.deliver_to(&place, Opcode::RecvRdmaWithImm);
+                self.port.rdma_write_recv_bytes += u64::from(len);
+                if imm.is_some() {
+                    self.deliver(slot, Opcode::RecvRdmaWithImm);
                 }
             }
             Goal::Data { read } => {
+                self.places.give_back(slot);
                 if let Some(slot) = self.read_slot(read) {
                     self.reads[slot].place = None;
                     self.end_read(slot, End::With(Status::Ok));
@@ -387,32 +430,37 @@ impl<M: HostMemory> Upper for Card<M> {
             }
             // [CARD-13]
             // The answer takes over the region.
-            Goal::Serve { read, seg } => return self.answer(place.peer, read, Ok(seg)),
+            Goal::Serve { read, seg } => {
+                self.places.give_back(slot);
+                return self.answer(peer, read, Ok(seg));
+            }
             Goal::Failed { read, status } => {
+                self.places.give_back(slot);
                 if let Some(slot) = self.read_slot(read)
-                    && self.reads[slot].request.peer == place.peer
+                    && self.reads[slot].request.peer == peer
                 {
                     self.end_read(slot, End::With(Status::from_peer(status)));
                 }
                 return;
             }
         }
-        place.release(&mut self.regions);
+        self.release_place(slot);
     }
 
     fn abandoned(&mut self, place: PlaceToken) {
-        let place = self.places.remove(place.0 as usize);
-        if place.revoked.is_some() {
-            return;
+        let slot = place.0 as usize;
+        let Place { qpn, goal, recv, revoked, .. } = self.places[slot];
+        if revoked.is_some() {
+            return self.places.give_back(slot);
         }
-        place.release(&mut self.regions);
-        if let Goal::Data { read } = place.goal
+        self.release_place(slot);
+        if let Goal::Data { read } = goal
             && let Some(slot) = self.read_slot(read)
         {
             self.reads[slot].place = None;
         }
-        if let Some(recv) = place.recv
-            && let Some(qp) = self.qp_mut(place.qpn)
+        if let Some(recv) = recv
+            && let Some(qp) = self.qp_mut(qpn)
         {
             qp.rq.push_front(recv);
         }
