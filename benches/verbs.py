@@ -139,15 +139,15 @@ def rows(options):
                 ],
             )
         )
-        transfers = count(min(60_000, 1e9 / size))
+        unit, transfers = ("us", latency) if size <= 8192 else ("Gbit/s", count(1e9 / size))
         table.append(
             Row(
                 f"ping-pong, {text}",
-                "Gbit/s",
+                unit,
                 [
-                    pingpong(options, "efa", "Gbit/s", size, transfers),
-                    pingpong(options, "tcp;ofi_rxm", "Gbit/s", size, transfers),
-                    pingpong(options, "udp;ofi_rxd", "Gbit/s", size, transfers // 4),
+                    pingpong(options, "efa", unit, size, transfers),
+                    pingpong(options, "tcp;ofi_rxm", unit, size, transfers),
+                    pingpong(options, "udp;ofi_rxd", unit, size, transfers // 4),
                 ],
             )
         )
