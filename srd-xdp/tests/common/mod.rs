@@ -38,7 +38,24 @@ pub(crate) fn xdp(host: &Host, family: Family) -> Side<XdpDriver> {
 /// A driver over AF_XDP.
 pub(crate) fn xdp_at(host: &Host, addr: SocketAddr, options: XdpOptions) -> Side<XdpDriver> {
     let driver = host.enter(|| XdpDriver::open(addr, options)).expect("the host is there");
-    Side { host: host.clone(), driver: driver.unwrap_or_else(|e| panic!("{e}: {e:?}")) }
+    let driver = driver.unwrap_or_else(|e| panic!("{e}: {e:?}"));
+    await_carrier(host, &driver.info().interface);
+    Side { host: host.clone(), driver }
+}
+
+/// NICs go down and come back, some after seconds, when a program is attached to them.
+fn await_carrier(host: &Host, device: &str) {
+    let is_up = || {
+        let mut interfaces = nix::ifaddrs::getifaddrs().expect("interfaces");
+        interfaces.any(|i| i.interface_name == device && i.flags.contains(nix::net::if_::InterfaceFlags::IFF_RUNNING))
+    };
+    for _ in 0..2000 {
+        if host.enter(is_up).expect("the host is there") {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{device} does not come back");
 }
 
 /// A driver over kernel UDP at an address of the host, any port.
