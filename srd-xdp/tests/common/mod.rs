@@ -11,7 +11,9 @@ use testbed::{Family, Host, Pair, PairBuilder};
 
 /// A pair of hosts that no packet has crossed yet.
 pub(crate) fn bed(settings: PairBuilder) -> Pair {
-    settings.build().expect("a test bed")
+    let bed = settings.build().expect("a test bed");
+    bed.hosts().iter().for_each(|host| await_carrier(host, "eth0"));
+    bed
 }
 
 /// Sleeping drivers, so that tests do not compete for cores.
@@ -43,7 +45,7 @@ pub(crate) fn xdp_at(host: &Host, addr: SocketAddr, options: XdpOptions) -> Side
     Side { host: host.clone(), driver }
 }
 
-/// NICs go down and come back, some after seconds, when a program is attached to them.
+/// NICs go down and come back, some after seconds, when a program is attached to them, or they move to another host.
 fn await_carrier(host: &Host, device: &str) {
     let is_up = || {
         let mut interfaces = nix::ifaddrs::getifaddrs().expect("interfaces");
