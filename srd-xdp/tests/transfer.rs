@@ -20,8 +20,14 @@ const SMALL: [Shape; 8] = [
     (1400, 4201, 48),
     (1452, 14_520, 1452),
 ];
-const JUMBO: [Shape; 5] =
-    [(3700, 37_000, 64), (4050, 40_500, 0), (8100, 64_800, 33), (8952, 62_664, 64), (8952, 60_000, 8952)];
+const JUMBO: [Shape; 6] = [
+    (3400, 34_000, 64),
+    (3700, 37_000, 64),
+    (4050, 40_500, 0),
+    (8100, 64_800, 33),
+    (8952, 62_664, 64),
+    (8952, 60_000, 8952),
+];
 
 /// Sends bursts of all shapes from `a` to `b` and compares bytes and boundaries. Returns the number of datagrams.
 fn exchange<A: Driver + Send, B: Driver + Send>(a: &mut Side<A>, b: &mut Side<B>, shapes: &[Shape]) -> u64 {
@@ -33,8 +39,21 @@ fn exchange<A: Driver + Send, B: Driver + Send>(a: &mut Side<A>, b: &mut Side<B>
             batch.clear();
             let sent = add(&mut batch, &mem, b.addr(), i as u16, segment, len, header);
             a.send(&batch, &mem);
-            let got: Vec<_> = b.receive(sent.len()).into_iter().map(|(_, bytes)| bytes).collect();
-            assert!(got == sent, "burst of {len} bytes in datagrams of {segment}, pieces of {piece}");
+            let mut got: Vec<Vec<u8>> = Vec::new();
+            for _ in 0..250 {
+                let more = b.receive_until(sent.len() - got.len(), srd_core::Span::from_millis(20));
+                got.extend(more.into_iter().map(|(_, bytes)| bytes));
+                if got.len() == sent.len() {
+                    break;
+                }
+                // What the device had no room for goes in the sender's next turn.
+                assert!(a.receive_until(1, srd_core::Span::from_millis(1)).is_empty());
+            }
+            assert!(
+                got == sent,
+                "{} of a burst of {len} bytes in datagrams of {segment}, pieces of {piece}",
+                got.len()
+            );
             count += sent.len() as u64;
         }
     }
@@ -67,7 +86,10 @@ fn jumbo_datagrams_span_frames() {
     for family in [Family::V4, Family::V6] {
         let bed = bed(Pair::builder().mtu(9000));
         let (mut a, mut b) = (xdp(bed.host(0), family), xdp(bed.host(1), family));
-        assert!(a.driver.info().multi_buffer, "{:?}", a.driver.info());
+        assert_eq!(a.driver.info().multi_buffer, kernel() >= (6, 6), "{:?}", a.driver.info());
+        if !a.driver.info().multi_buffer {
+            continue;
+        }
         let max =
             |side: &mut Side<XdpDriver>, to| side.host.clone().enter(|| side.driver.max_datagram(to)).expect("a host");
         assert_eq!(max(&mut a, b.addr()), if family == Family::V4 { 8972 } else { 8952 });
@@ -114,7 +136,7 @@ fn mixed_with_kernel_udp() {
         assert_eq!(after.rx_datagrams - before.rx_datagrams, back, "{after:?}");
         // The kernel leaves checksums to the device's hardware, unless the cable carries real frames.
         let partial = after.rx_partial_checksums - before.rx_partial_checksums;
-        assert_eq!(partial > 0, offload, "{partial} of {back} partial");
+        assert_eq!(partial > 0, offload && bed.is_virtual(), "{partial} of {back} partial");
         assert_eq!(after.rx_bad_checksums, 0);
     }
 }
@@ -243,8 +265,9 @@ fn bursts_longer_than_the_ring() {
         sent.extend(add(&mut batch, &mem, b.addr(), port, 1000, 65_000, 24));
     }
     a.send(&batch, &mem);
-    let got: Vec<_> = b.receive(sent.len()).into_iter().map(|(_, bytes)| bytes).collect();
-    assert!(got == sent, "{:?}", a.stats());
+    let got = b.receive_until(sent.len(), srd_core::Span::from_secs(5));
+    let got: Vec<_> = got.into_iter().map(|(_, bytes)| bytes).collect();
+    assert!(got == sent, "{} of {}: {:?} {:?}", got.len(), sent.len(), a.stats(), b.stats());
     let stats = a.stats();
     assert!(stats.tx_datagrams >= sent.len() as u64 && stats.tx_dropped == 0, "{stats:?}");
 }
@@ -293,11 +316,11 @@ fn checksums_are_completed_by_whom_it_may_concern() {
     if !testbed::runs_here() {
         return;
     }
-    // As old kernels refuse the metadata.
-    let asked = kernel() >= (6, 11);
     for cable in [true, false] {
         let bed = bed(Pair::builder().mtu(1500).offload(cable));
         let (mut a, mut b) = (xdp(bed.host(0), Family::V4), xdp(bed.host(1), Family::V4));
+        // As old kernels refuse the metadata, and NICs may ignore them.
+        let asked = kernel() >= (6, 11) && !a.driver.info().zero_copy;
         assert_eq!(a.driver.info().checksum_offload, asked, "Linux {:?}: {:?}", kernel(), a.driver.info());
         meet(&mut a, &mut b);
         let before = b.stats();
@@ -306,7 +329,7 @@ fn checksums_are_completed_by_whom_it_may_concern() {
         assert_eq!(after.rx_datagrams - before.rx_datagrams, sent, "whoever did it did it right");
         // A cable with offload leaves them as they are; without, the kernel completes what the driver leaves to it.
         let partial = after.rx_partial_checksums - before.rx_partial_checksums;
-        match (asked, cable) {
+        match (asked, cable && bed.is_virtual()) {
             (true, true) => assert_eq!(partial, sent, "completed by nobody, as nobody had to"),
             (true, false) => assert_eq!(partial, 0, "completed by the kernel"),
             (false, _) => assert_eq!(partial, 0, "completed by the driver"),
@@ -329,6 +352,9 @@ fn with_a_generic_program_and_with_busy_polling() {
         let bed = bed(Pair::builder().mtu(1500).offload(false));
         let mut a = xdp_at(bed.host(0), (bed.host(0).addr(), 0).into(), options);
         let mut b = udp(bed.host(1), Family::V4);
+        let generic = bed.host(0).command("ip").args(["link", "show", "dev", "eth0"]).output().expect("ip");
+        let generic = String::from_utf8_lossy(&generic.stdout).contains("xdpgeneric");
+        assert!(!(generic && a.driver.info().zero_copy), "no device writes past a program behind its driver");
         meet(&mut a, &mut b);
         let before = a.stats();
         let few: Vec<Shape> = SMALL.into_iter().filter(|(segment, len, _)| len / segment < 32).collect();

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::process::Stdio;
 use std::thread;
 
 use crate::cable::Plan;
@@ -133,8 +132,14 @@ impl Node {
         if !queues.is_empty() {
             batch("tc", &queues)?;
         }
-        let devices = plan.without_offload(index);
-        netns::enter(&self.namespace, || devices.iter().try_for_each(|device| real_frames(device)))?
+        let (plain, queues) = (plan.without_offload(index), plan.with_queues(index));
+        netns::enter(&self.namespace, || {
+            plain.iter().try_for_each(|device| real_frames(device))?;
+            queues.iter().try_for_each(|(device, count)| {
+                let count = count.to_string();
+                tools::run("ethtool", &["-L", device, "rx", &count, "tx", &count], "").map(drop)
+            })
+        })?
     }
 
     /// What `/proc/net/dev` says about this node.
@@ -179,14 +184,8 @@ pub fn keep_names() -> Vec<String> {
 /// Makes a device carry frames as a real link does: no segmentation offload
 /// and no checksum left for a card to fill in.
 fn real_frames(device: &str) -> Result<(), Error> {
-    let mut command = tools::command("ethtool")?;
-    command.args(["-K", device, "tx", "off", "tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"]);
-    let output = command.stdin(Stdio::null()).output().map_err(Error::io("start `ethtool`"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let message = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-    Err(Error::Tool { command: format!("ethtool -K {device}"), message })
+    let off = ["tx", "off", "tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"];
+    tools::run("ethtool", &[&["-K", device], &off[..]].concat(), "").map(drop)
 }
 
 /// Kernel settings of the node this thread is in. Called before there are

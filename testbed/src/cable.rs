@@ -13,6 +13,8 @@ pub(crate) struct Wire {
     pub(crate) queue_bytes: u32,
     pub(crate) mtu: u32,
     pub(crate) offload: bool,
+    /// Of each end, for either direction.
+    pub(crate) queues: u32,
 }
 
 impl Wire {
@@ -65,6 +67,8 @@ struct Cable {
 pub(crate) struct Plan {
     pub(crate) nodes: Vec<PlannedNode>,
     cables: Vec<Cable>,
+    /// Interfaces that are the first cable's ends, if that is not a virtual one.
+    pub(crate) nics: Option<[String; 2]>,
 }
 
 /// One node, and what has to be typed to set it up.
@@ -99,8 +103,13 @@ impl Plan {
                 (format!("{} address {mac} mtu {mtu}", end.device), namespace(end.node))
             };
             let ((a, a_space), (b, b_space)) = (side(0), side(1));
-            writeln!(batch, "link add dev {a} netns {a_space} type veth peer name {b} netns {b_space}")
-                .expect("a string takes everything");
+            match self.nics.as_ref().filter(|_| number == 0) {
+                None => writeln!(batch, "link add dev {a} netns {a_space} type veth peer name {b} netns {b_space}"),
+                Some(nics) => nics.iter().zip([(a, a_space), (b, b_space)]).try_for_each(|(nic, (settings, space))| {
+                    writeln!(batch, "link set dev {nic} down\nlink set dev {nic} netns {space} name {settings}")
+                }),
+            }
+            .expect("a string takes everything");
         }
         batch
     }
@@ -139,6 +148,12 @@ impl Plan {
         ends.map(|(_, own, ..)| own.device.as_str()).collect()
     }
 
+    /// The node's devices that shall have more queues than the one which virtual cables have.
+    pub(crate) fn with_queues(&self, node: usize) -> Vec<(&str, u32)> {
+        let ends = self.ends(node).filter(|(cable, ..)| cable.wire.queues > 1 && self.nics.is_none());
+        ends.map(|(cable, own, ..)| (own.device.as_str(), cable.wire.queues)).collect()
+    }
+
     /// The cables at a node: cable, this end, the other end and its MAC.
     fn ends(&self, node: usize) -> impl Iterator<Item = (&Cable, &End, &End, String)> {
         self.cables.iter().enumerate().flat_map(move |(number, cable)| {
@@ -158,7 +173,7 @@ fn mac(cable: usize, side: usize) -> String {
 mod tests {
     use super::*;
 
-    const WIRE: Wire = Wire { rate: Some(Rate::mbit(10)), queue_bytes: 64_000, mtu: 1_500, offload: false };
+    const WIRE: Wire = Wire { rate: Some(Rate::mbit(10)), queue_bytes: 64_000, mtu: 1_500, offload: false, queues: 1 };
 
     #[test]
     fn check_refuses_what_cannot_work() {

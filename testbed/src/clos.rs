@@ -44,7 +44,7 @@ impl Clos {
     pub fn builder() -> ClosBuilder {
         ClosBuilder {
             shape: Shape { leaves: 2, spines: 4, hosts_per_leaf: 2 },
-            host: Wire { rate: None, queue_bytes: 64 << 10, mtu: 1_500, offload: false },
+            host: Wire { rate: None, queue_bytes: 64 << 10, mtu: 1_500, offload: false, queues: 1 },
             spine_rate: None,
             ecmp_seed: None,
             keep: None,

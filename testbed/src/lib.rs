@@ -38,6 +38,7 @@ mod host;
 mod impair;
 mod name;
 mod netns;
+mod nics;
 mod pair;
 mod rate;
 mod stats;

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::bed::{Bed, Node};
 use crate::cable::{End, Plan, Wire};
 use crate::host::Host;
+use crate::nics::Nics;
 use crate::{CableStats, Error, Rate, Traffic, impair, stats};
 
 /// Two hosts joined by one cable; removed when dropped.
@@ -12,6 +13,8 @@ use crate::{CableStats, Error, Rate, Traffic, impair, stats};
 pub struct Pair {
     bed: Bed,
     hosts: [Host; 2],
+    /// In this order: free for the next pair when this one's hosts are gone.
+    nics: Option<Nics>,
 }
 
 /// Settings of a [`Pair`].
@@ -23,9 +26,10 @@ pub struct PairBuilder {
 }
 
 impl Pair {
-    /// The defaults: no rate limit, MTU 9000, offload on.
+    /// The defaults: no rate limit, MTU 9000, offload on, one queue.
     pub fn builder() -> PairBuilder {
-        PairBuilder { wire: Wire { rate: None, queue_bytes: 64 << 10, mtu: 9_000, offload: true }, keep: None }
+        let wire = Wire { rate: None, queue_bytes: 64 << 10, mtu: 9_000, offload: true, queues: 1 };
+        PairBuilder { wire, keep: None }
     }
 
     /// Takes hold of a pair that was built with [`PairBuilder::keep`].
@@ -35,17 +39,24 @@ impl Pair {
     pub fn open(name: &str) -> Result<Self, Error> {
         let bed = Bed::open(name)?;
         match bed.nodes().len() {
-            2 => Ok(Self::around(bed)),
+            2 => Ok(Self::around(bed, None)),
             _ => Err(Error::invalid(format!("the test bed `{name}` is not a pair: it has spines"))),
         }
     }
 
-    fn around(bed: Bed) -> Self {
+    fn around(bed: Bed, nics: Option<Nics>) -> Self {
         let hosts = [0, 1].map(|index| {
             let (v4, v6) = addresses(index);
             Host { index, namespace: bed.node(&format!("h{index}")).namespace.clone(), v4, v6 }
         });
-        Self { bed, hosts }
+        Self { bed, hosts, nics }
+    }
+
+    /// Whether the cable is a virtual one (veth). It is, unless `SRD_TESTBED_NICS` names two NICs with a cable between them,
+    /// as `/sys/class/net/*/device` does.
+    #[must_use]
+    pub fn is_virtual(&self) -> bool {
+        self.nics.is_none()
     }
 
     /// The name in the bed's namespaces: `srdbed-<id>-h0`.
@@ -167,6 +178,12 @@ impl PairBuilder {
         self
     }
 
+    /// Queues of each host, for either direction. Default 1.
+    pub fn queues(mut self, count: u32) -> Self {
+        self.wire.queues = count;
+        self
+    }
+
     /// Lets the pair outlive this process, until it is opened and removed.
     /// The name consists of 1 to 32 of `a-z`, `0-9` and `_`.
     pub fn keep(mut self, name: &str) -> Self {
@@ -187,7 +204,12 @@ impl PairBuilder {
             End { node: plan.node(format!("h{index}"), false), device: "eth0".into(), v4, v6 }
         });
         plan.cable(a, b, (24, 64), self.wire);
-        Bed::build(&plan, None, self.keep.as_deref()).map(Pair::around)
+        let nics = Nics::take()?;
+        if let Some(nics) = &nics {
+            plan.nics = Some(nics.prepare(self.wire.queues)?);
+        }
+        let bed = Bed::build(&plan, None, self.keep.as_deref())?;
+        Ok(Pair::around(bed, nics))
     }
 }
 

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+    InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
 };
 
 use super::Netlink;
@@ -26,6 +26,8 @@ pub(crate) struct Link {
     pub(crate) vlan: Option<(u32, [u8; 4])>,
     /// Id of the XDP program that is attached.
     pub(crate) program: Option<u32>,
+    /// It is attached behind the device's driver, on socket buffers.
+    pub(crate) generic: bool,
 }
 
 /// Most tags of a frame.
@@ -146,6 +148,7 @@ impl Link {
                         LinkXdp::ProgId(id) => Some(*id),
                         _ => None,
                     });
+                    link.generic = xdp.contains(&LinkXdp::Attached(XdpAttached::SocketBuffer));
                 }
                 LinkAttribute::LinkInfo(infos) => {
                     for info in infos {

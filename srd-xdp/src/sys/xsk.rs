@@ -134,7 +134,6 @@ impl Xsk {
     pub(crate) fn busy_poll(&self, us: u32) -> io::Result<()> {
         const BUDGET: libc::c_int = 64;
         let set = |name, value: libc::c_int| option::set(self.fd.as_fd(), libc::SOL_SOCKET, name, &value);
-        set(libc::SO_PREFER_BUSY_POLL, 1)?;
         set(libc::SO_BUSY_POLL, i32::try_from(us).unwrap_or(i32::MAX))?;
         set(libc::SO_BUSY_POLL_BUDGET, BUDGET)
     }
@@ -256,9 +255,14 @@ impl Xsk {
     /// # Errors
     /// `EAGAIN`, `EBUSY`, `ENOBUFS`: not all, and it may be asked again; others: the device is down or gone.
     pub(crate) fn kick(&self) -> io::Result<()> {
-        if !self.tx.needs_wakeup() {
-            return Ok(());
-        }
+        if self.tx.needs_wakeup() { self.wake_transmit() } else { Ok(()) }
+    }
+
+    /// Makes the kernel, or the device's driver, send what is queued and tell what has been sent.
+    ///
+    /// # Errors
+    /// As [`kick`](Self::kick).
+    pub(crate) fn wake_transmit(&self) -> io::Result<()> {
         // SAFETY: a buffer of length 0 is not accessed, and there is no address.
         let rc =
             unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };

@@ -11,7 +11,9 @@ use testbed::{Family, Host, Pair, PairBuilder};
 
 /// A pair of hosts that no packet has crossed yet.
 pub(crate) fn bed(settings: PairBuilder) -> Pair {
-    settings.build().expect("a test bed")
+    let bed = settings.build().expect("a test bed");
+    bed.hosts().iter().for_each(|host| await_carrier(host, "eth0"));
+    bed
 }
 
 /// Sleeping drivers, so that tests do not compete for cores.
@@ -38,7 +40,24 @@ pub(crate) fn xdp(host: &Host, family: Family) -> Side<XdpDriver> {
 /// A driver over AF_XDP.
 pub(crate) fn xdp_at(host: &Host, addr: SocketAddr, options: XdpOptions) -> Side<XdpDriver> {
     let driver = host.enter(|| XdpDriver::open(addr, options)).expect("the host is there");
-    Side { host: host.clone(), driver: driver.unwrap_or_else(|e| panic!("{e}: {e:?}")) }
+    let driver = driver.unwrap_or_else(|e| panic!("{e}: {e:?}"));
+    await_carrier(host, &driver.info().interface);
+    Side { host: host.clone(), driver }
+}
+
+/// NICs go down and come back, some after seconds, when a program is attached to them, or they move to another host.
+fn await_carrier(host: &Host, device: &str) {
+    let is_up = || {
+        let mut interfaces = nix::ifaddrs::getifaddrs().expect("interfaces");
+        interfaces.any(|i| i.interface_name == device && i.flags.contains(nix::net::if_::InterfaceFlags::IFF_RUNNING))
+    };
+    for _ in 0..2000 {
+        if host.enter(is_up).expect("the host is there") {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{device} does not come back");
 }
 
 /// A driver over kernel UDP at an address of the host, any port.
