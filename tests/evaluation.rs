@@ -156,7 +156,7 @@ fn many_on_a_slow_link() {
 fn all_to_all() {
     // 64 servers, so that it takes seconds; the goal is for 256.
     let r = sim(&["all-to-all", "--set", "network.hosts=64", "--set", "network.radix=8"]);
-    at_most("all-to-all of 64 KB, 64 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 1.55);
+    at_most("all-to-all of 64 KB, 64 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 1.45);
 }
 
 #[test]
@@ -180,15 +180,25 @@ fn legacy_flows() {
     at_least("the legacy flows' throughput, Gbit/s of 80", least, 76.0, 76.0);
 }
 
+/// Headers count as they do there: 64 bytes in a packet of 4,150, and nothing else on the cable. Beside that, what Ethernet's
+/// own overhead makes of it.
 #[test]
 fn beside_htsim() {
-    for (size, goal, today) in [("2MB", 1.03, 1.04), ("64KB", 1.15, 1.15), ("8MB", 1.02, 1.035)] {
-        let r = sim(&["incast", "--set", "network.mtu=4096", "--set", &format!("traffic.size={size}")]);
-        at_most(&format!("48 -> 1, MTU 4,096, {size}: max / ideal"), figure(&r, "max_over_ideal"), goal, today);
-        if size == "2MB" {
-            at_least("48 -> 1, MTU 4,096, 2MB: min / ideal", figure(&r, "min_over_ideal"), 0.9, 0.9);
+    let incast = |name: &str, network: [&str; 2], limits: [(&str, f64, f64); 3]| {
+        for (size, goal, today) in limits {
+            let size_of_all = format!("traffic.size={size}");
+            let set = [network[0], network[1], &size_of_all].into_iter().flat_map(|s| ["--set", s]);
+            let r = sim(&[&["incast"], &set.collect::<Vec<_>>()[..]].concat());
+            at_most(&format!("48 -> 1, {name}, {size}: max / ideal"), figure(&r, "max_over_ideal"), goal, today);
+            if size == "2MB" {
+                at_least(&format!("48 -> 1, {name}, 2MB: min / ideal"), figure(&r, "min_over_ideal"), 0.9, 0.9);
+            }
         }
-    }
+    };
+    let goals = [("2MB", 1.03, 1.03), ("64KB", 1.15, 1.15), ("8MB", 1.02, 1.02)];
+    incast("headers as htsim's", ["network.mtu=4150", "network.wire_overhead=28"], goals);
+    let today = [("2MB", 1.03, 1.04), ("64KB", 1.15, 1.15), ("8MB", 1.02, 1.035)];
+    incast("MTU 4,096", ["network.mtu=4096", "network.wire_overhead=66"], today);
 }
 
 /// The paper's comparison: TCP's slowest flow takes 3 to 20 times the ideal, because of its timeouts.

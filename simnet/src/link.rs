@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use srd_core::{Ecn, Span, Time};
 
 use crate::log::DropReason;
-use crate::packet::{IP_UDP_OVERHEAD, Packet};
+use crate::packet::{IP_UDP_OVERHEAD, Packet, WIRE_OVERHEAD};
 use crate::part::{Burst, Part, PartKind, Queue};
 use crate::pool::Pool;
 use crate::rng::Rng;
@@ -63,6 +63,8 @@ pub struct Link {
     parts: Vec<Part>,
     /// The parts once more if they are a queue and a delay, which is what most links have.
     plain: Option<(Queue, Span)>,
+    /// Bytes that a datagram takes beside itself.
+    pub(crate) overhead: u32,
     stats: LinkStats,
     rng: Rng,
     burst_bad: bool,
@@ -82,6 +84,7 @@ impl Link {
         let mut link = Link {
             parts: Vec::new(),
             plain: None,
+            overhead: WIRE_OVERHEAD,
             stats: LinkStats::default(),
             rng,
             burst_bad: false,
@@ -244,7 +247,7 @@ impl Link {
 
     fn passed(&mut self, packet: &Packet, at: Time, copy: Option<Time>) -> Passage {
         self.stats.packets += 1;
-        self.stats.bytes += u64::from(packet.wire_bytes());
+        self.stats.bytes += u64::from(packet.len + self.overhead);
         Passage::Arrives { at, copy }
     }
 
@@ -262,7 +265,7 @@ impl Link {
 
     /// When the packet will have left, or `None` if the queue has no room for it.
     fn enqueue(&mut self, now: Time, queue: Queue, packet: &mut Packet, pool: Option<&mut Pool>) -> Option<Time> {
-        let bytes = packet.wire_bytes();
+        let bytes = packet.len + self.overhead;
         let before = self.queued(now);
         let queued = before + u64::from(bytes);
         let mut limit = queue.limit;

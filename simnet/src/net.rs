@@ -137,6 +137,11 @@ impl Net {
         }
     }
 
+    /// What a datagram takes on every link beside itself, in bytes.
+    pub fn set_wire_overhead(&mut self, bytes: u32) {
+        self.links.iter_mut().for_each(|link| link.overhead = bytes);
+    }
+
     /// All links.
     pub fn links(&self) -> impl Iterator<Item = (LinkId, &Link)> {
         self.links.iter().enumerate().map(|(i, l)| (LinkId(i as u32), l))

@@ -29,7 +29,7 @@ pub const MAIN_PORT: u16 = 4791;
 /// Bytes that IPv4 and UDP add to a datagram, which count against a link's MTU.
 pub const IP_UDP_OVERHEAD: u32 = 28;
 
-/// Bytes that a datagram costs on the wire beside itself: IPv4 and UDP headers (28), Ethernet header and check sequence
+/// Bytes that a datagram costs on the wire beside itself, unless a network has been told otherwise: IPv4 and UDP headers (28), Ethernet header and check sequence
 /// (18), preamble and gap (20).
 pub const WIRE_OVERHEAD: u32 = 66;
 
@@ -109,11 +109,6 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Bytes that it occupies on a wire and in a queue.
-    pub fn wire_bytes(&self) -> u32 {
-        self.len + WIRE_OVERHEAD
-    }
-
     /// Appends bytes to the UDP payload.
     pub fn put(&mut self, bytes: &[u8]) {
         self.len += bytes.len() as u32;

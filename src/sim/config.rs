@@ -14,6 +14,7 @@ pub(super) fn srd(scenario: &Scenario) -> Result<CheckedConfig, String> {
         Some(Some("host")) => Config::default(),
         Some(other) => return Err(format!("srd.preset is {other:?}; there are \"fabric\" and \"host\"")),
     };
+    config.wire_overhead = scenario.network.wire_overhead;
     config.max_datagram =
         u16::try_from(scenario.network.mtu.saturating_sub(28)).map_err(|_| "network.mtu is above 9244")?;
     for (name, value) in &table {

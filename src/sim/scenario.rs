@@ -1,6 +1,7 @@
 //! Scenario files: what stands in them, and what is wrong with them. `docs/simulation.md` explains every field.
 
 use serde::Deserialize;
+use simnet::WIRE_OVERHEAD;
 
 use super::quantity::{Duration, Rate, Size};
 
@@ -76,6 +77,8 @@ pub(crate) struct Network {
     pub(crate) delay: Duration,
     #[serde(default = "default_mtu")]
     pub(crate) mtu: u32,
+    #[serde(default = "default_wire_overhead")]
+    pub(crate) wire_overhead: u16,
     #[serde(default = "default_buffer")]
     pub(crate) buffer: Size,
     pub(crate) shared_buffer: Option<Size>,
@@ -267,6 +270,9 @@ fn default_delay() -> Duration {
 }
 fn default_mtu() -> u32 {
     9_000
+}
+fn default_wire_overhead() -> u16 {
+    WIRE_OVERHEAD as u16
 }
 fn default_buffer() -> Size {
     Size(1_000_000)

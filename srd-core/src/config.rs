@@ -120,6 +120,9 @@ pub struct Config {
     /// Rate of this host's link in bytes per second, both ways, if known: no connection sends faster, and it is what is
     /// divided among those who send to this host at once. Default `None`: at most 400 Gbit/s, and no advice to senders.
     pub link_rate: Option<u64>,
+    /// Bytes that a datagram costs on that link beside itself, 0..=1024. Default 66: IPv4 and UDP headers (28), Ethernet
+    /// header and check sequence (18), preamble and gap (20). Tunnels cost more.
+    pub wire_overhead: u16,
     /// Time after which a sender that has paused is no longer counted among those who share the link, in halves: it
     /// counts for two to three of these. Default 1 ms: several round trips of a host with a queue.
     pub share_period: Span,
@@ -165,6 +168,7 @@ impl Default for Config {
             initial_window: 64 * 1024,
             target_delay: Span::from_micros(100),
             link_rate: None,
+            wire_overhead: 66,
             share_period: Span::from_millis(1),
             burst_time: Span::from_micros(25),
             max_burst: 65000,
@@ -183,7 +187,7 @@ impl Config {
             max_ack_delay: Span::from_micros(2),
             reorder_time: Span::from_micros(10),
             granularity: Span::from_micros(2),
-            rto_min: Span::from_micros(50),
+            rto_min: Span::from_micros(80),
             rto_max: Span::from_millis(10),
             initial_rtt: Span::from_micros(50),
             initial_window: 16 * 1024,
@@ -223,6 +227,7 @@ impl Config {
         range("ack_every", self.ack_every.into(), 1, 255)?;
         range("reorder_packets", self.reorder_packets.into(), 1, 255)?;
         range("max_burst", self.max_burst.into(), 1, 65000)?;
+        range("wire_overhead", self.wire_overhead.into(), 0, 1024)?;
         range("link_rate", self.link_rate.unwrap_or(1), 1, u64::MAX)?;
         range("initial_window", self.initial_window.into(), 1, u32::MAX.into())?;
         for (field, span) in [

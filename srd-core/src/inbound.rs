@@ -8,7 +8,6 @@
 //! a queue; what is shared out is what the host takes in, as long as packets wait.
 
 use crate::config::CheckedConfig;
-use crate::line::WIRE_OVERHEAD;
 use crate::time::{Span, Time};
 use crate::wire::Share;
 
@@ -28,6 +27,8 @@ pub(crate) enum Sender {
 #[derive(Debug)]
 pub(crate) struct Inbound {
     link_rate: Option<u64>,
+    /// Bytes that a datagram costs on the link beside itself.
+    overhead: u64,
     /// Part of the link that this host keeps up with, 0.0..=1.0.
     capacity: f64,
     /// Packets that wait longer than this to be read are queued.
@@ -97,9 +98,10 @@ impl Expiring {
 
 impl Inbound {
     pub(crate) fn new(config: &CheckedConfig, now: Time) -> Inbound {
-        let datagram = u64::from(config.max_datagram);
+        let (datagram, overhead) = (u64::from(config.max_datagram), u64::from(config.wire_overhead));
         Inbound {
             link_rate: config.link_rate,
+            overhead,
             capacity: 1.0,
             patience: config.target_delay.max(config.share_period),
             turn: now,
@@ -113,7 +115,7 @@ impl Inbound {
             since: now,
             bytes: 0,
             packets: 0,
-            efficiency: datagram as f64 / (datagram + WIRE_OVERHEAD) as f64,
+            efficiency: datagram as f64 / (datagram + overhead) as f64,
             streaming: 0,
             recent: Expiring::default(),
             knocking: Expiring::default(),
@@ -135,7 +137,7 @@ impl Inbound {
             self.number = self.number.wrapping_add(1);
         }
         if self.packets > 0 {
-            let seen = self.bytes as f64 / (self.bytes + WIRE_OVERHEAD * self.packets) as f64;
+            let seen = self.bytes as f64 / (self.bytes + self.overhead * self.packets) as f64;
             self.efficiency += (seen - self.efficiency) / 8.0;
             (self.bytes, self.packets) = (0, 0);
         }
@@ -153,7 +155,7 @@ impl Inbound {
         let waited = self.waited.take().unwrap_or(Span::ZERO);
         let excess = waited.as_secs_f64() / self.patience.as_secs_f64() - 1.0;
         if excess > 0.0 && self.packets > 1 {
-            let wire = self.bytes + WIRE_OVERHEAD * self.packets;
+            let wire = self.bytes + self.overhead * self.packets;
             let taken = wire as f64 / elapsed.as_secs_f64() / link as f64;
             let drained = taken * (1.0 - 0.5 * (excess / LONG_QUEUE).min(1.0));
             self.capacity = self.capacity.min(drained.max(self.capacity / 2.0));

@@ -9,14 +9,13 @@ use std::collections::VecDeque;
 use crate::config::CheckedConfig;
 use crate::time::{Span, Time};
 
-/// Bytes that a datagram costs on Ethernet beside itself: IPv4 and UDP headers, frame, preamble and gap.
-pub(crate) const WIRE_OVERHEAD: u64 = 66;
-
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Line {
     /// Seconds per byte, if known; otherwise nobody waits.
     per_byte: Option<f64>,
+    /// Bytes that a datagram costs beside itself.
+    overhead: u64,
     /// When what was handed to the link has left.
     free_at: Time,
     /// Peers that wait, each at most once.
@@ -27,7 +26,8 @@ pub(crate) struct Line {
 impl Line {
     pub(crate) fn new(config: &CheckedConfig) -> Line {
         let per_byte = config.link_rate.map(|rate| 1.0 / rate as f64);
-        Line { per_byte, free_at: Time::ZERO, waiting: VecDeque::new(), is_waiting: Vec::new() }
+        let overhead = config.wire_overhead.into();
+        Line { per_byte, overhead, free_at: Time::ZERO, waiting: VecDeque::new(), is_waiting: Vec::new() }
     }
 
     /// Whether data may be sent now.
@@ -39,7 +39,7 @@ impl Line {
     /// wake-ups do not cost throughput.
     pub(crate) fn on_sent(&mut self, now: Time, bytes: u64, credit: Span) {
         if let Some(per_byte) = self.per_byte {
-            let takes = Span::from_secs_f64((bytes + WIRE_OVERHEAD) as f64 * per_byte);
+            let takes = Span::from_secs_f64((bytes + self.overhead) as f64 * per_byte);
             self.free_at = self.free_at.max(now - credit) + takes;
         }
     }

@@ -60,6 +60,7 @@ impl Experiment {
             world.add_host(spec, node);
         }
         let cabling = Rc::new(Cabling::lay(world.net_mut(), self.plan.clone(), self.buffers, servers.clone()));
+        world.net_mut().set_wire_overhead(self.srd.wire_overhead.into());
         if self.polarised {
             cabling.polarise(world.net_mut(), self.seed);
         }

@@ -32,6 +32,10 @@ const STUCK_ROUNDS: u32 = 3;
 /// What a round counts, in parts of it that a round trip is, when a queue in it does not fall: all if it is no longer than
 /// four.
 const STUCK_WEIGHT: f64 = 4.0;
+/// A queue of fewer targets than this takes no more than a part of the rate per round from a sender that has no more than
+/// its share: others have the same queue, and who alone gives way much is the last to end.
+const LONG_QUEUE: f64 = 4.0;
+const FAIR_CUT: f64 = 0.1;
 /// A rate below this part of the share is far below it.
 const FAR_BELOW: f64 = 0.5;
 /// A share below so much of the last one is followed at once.
@@ -254,7 +258,8 @@ impl Controller for Delay {
             let mut factor = if fair { 1.0 } else { 1.0 - t.integral * step * (queue - SETPOINT).clamp(0.0, 1.0) };
             // A queue that was seen in few of a round's round trips is no reason to give way as if it had stood in all.
             if self.stuck_rounds >= if fair { STUCK_ROUNDS } else { 1 } {
-                factor = factor.min(1.0 - (STUCK_WEIGHT * step).min(1.0) * (0.8 * (1.0 - 1.0 / queue)).min(0.5));
+                let most = if fair && queue < LONG_QUEUE { FAIR_CUT } else { 0.5 };
+                factor = factor.min(1.0 - (STUCK_WEIGHT * step).min(1.0) * (0.8 * (1.0 - 1.0 / queue)).min(most));
             }
             if congested_loss {
                 factor = factor.min(0.7);
@@ -323,5 +328,53 @@ impl Controller for Delay {
 
     fn window(&self) -> u64 {
         self.window as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    const LINK: f64 = 12.5e9;
+    const BASE: Span = Span::from_micros(12);
+
+    /// What is left of the rate after rounds in which a queue of so many targets stands.
+    fn left_after(rounds: u32, targets: u64) -> f64 {
+        let config = Config { link_rate: Some(LINK as u64), ..Config::fabric() }.check().expect("valid");
+        let mut delay = Delay::new(&config, 8_972, None);
+        // The first advice ends start-up.
+        delay.on_ack(&AckSample {
+            acked: 8_972,
+            queue_delay: None,
+            delivery_rate: None,
+            limited: true,
+            share: Some(LINK),
+            min_rtt: BASE,
+            host_delay: Span::ZERO,
+        });
+        for _ in 0..rounds {
+            let queue = delay.target() * targets;
+            delay.on_round(&RoundSample {
+                queue_delay: Some(queue),
+                loss: 0.0,
+                marked: false,
+                limited: true,
+                delivery_rate: 0.0,
+                host_delay: Span::ZERO,
+                share: Some(LINK),
+                length: BASE + queue,
+            });
+        }
+        delay.level / LINK
+    }
+
+    #[test]
+    fn who_is_within_its_share_gives_way_slowly_unless_the_queue_is_long() {
+        assert_eq!(left_after(STUCK_ROUNDS - 1, 2), 1.0);
+        let short = left_after(STUCK_ROUNDS, 2);
+        assert!((1.0 - FAIR_CUT - 1e-9..1.0).contains(&short), "{short}");
+        let long = left_after(STUCK_ROUNDS, 6);
+        assert!(long < 0.7, "{long}");
     }
 }
