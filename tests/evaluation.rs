@@ -156,7 +156,7 @@ fn many_on_a_slow_link() {
 fn all_to_all() {
     // 64 servers, so that it takes seconds; the goal is for 256.
     let r = sim(&["all-to-all", "--set", "network.hosts=64", "--set", "network.radix=8"]);
-    at_most("all-to-all of 64 KB, 64 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 1.45);
+    at_most("all-to-all of 64 KB, 64 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 1.5);
 }
 
 #[test]

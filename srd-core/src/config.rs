@@ -187,7 +187,7 @@ impl Config {
             max_ack_delay: Span::from_micros(2),
             reorder_time: Span::from_micros(10),
             granularity: Span::from_micros(2),
-            rto_min: Span::from_micros(80),
+            rto_min: Span::from_micros(50),
             rto_max: Span::from_millis(10),
             initial_rtt: Span::from_micros(50),
             initial_window: 16 * 1024,
