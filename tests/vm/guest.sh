@@ -39,14 +39,14 @@ virtio)
     check srd-xdp/zero_copy
     # These NICs have one queue.
     check srd-xdp/srd_xdp tags
-    # That is about how soon things happen, and a device that is emulated takes its time.
+    # That one is about how soon things happen, and a device that is emulated takes its time.
     check srd-xdp/transfer --skip spinning
     check srd-xdp/hostile
     check srd-xdp/network vlans links neighbour
     check srd-xdp/life --skip share --skip killed
     check srd-xdp/pages
     check verbs-shim/xdp cards
-    check xdp every_pair killed_at auto verbose doctor
+    check xdp killed_at auto verbose doctor
     ;;
 igb)
     modprobe igb
