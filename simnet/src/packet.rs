@@ -29,8 +29,8 @@ pub const MAIN_PORT: u16 = 4791;
 /// Bytes that IPv4 and UDP add to a datagram, which count against a link's MTU.
 pub const IP_UDP_OVERHEAD: u32 = 28;
 
-/// Bytes that a datagram costs on the wire beside itself, unless a network has been told otherwise: IPv4 and UDP headers (28), Ethernet header and check sequence
-/// (18), preamble and gap (20).
+/// Bytes that a datagram costs on the wire beside itself, unless a network has been told otherwise: IPv4 and UDP headers
+/// (28), Ethernet header and check sequence (18), preamble and gap (20).
 pub const WIRE_OVERHEAD: u32 = 66;
 
 /// An IPv4 address and a UDP port.

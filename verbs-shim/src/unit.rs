@@ -145,7 +145,8 @@ impl Pu {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time, a millisecond or two old at most: while anyone drives the card, that of the last turn.
+    /// The time: that of the last turn, a millisecond or two old while anyone drives the card, and older only until a thread that
+    /// was woken gets a core.
     #[inline]
     pub(crate) fn recent(&self, engine: &mut CardEngine) -> Time {
         if self.shift.is_asleep() {
