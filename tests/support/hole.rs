@@ -7,7 +7,7 @@ use srd::xdp::DriverChoice;
 use srd::{Config, Span};
 use testbed::{Clos, Direction, Moment, Rate, tcp};
 
-use super::{Delays, Load, Node, Setup, Snapshot, Timeline, Watch};
+use super::{Delays, Load, Node, Setup, Snapshot, Timeline, Watch, lateness};
 
 /// Spines of the bed.
 pub(crate) const SPINES: usize = 4;
@@ -24,6 +24,8 @@ const SPINE: usize = 1;
 const WARM_UP: Duration = Duration::from_millis(700);
 /// How long the spine stays dead under observation.
 const AFTER: Duration = Duration::from_millis(1500);
+/// For how long lost goodput is counted.
+const COUNTED: Duration = Duration::from_millis(100);
 /// Longer than any healthy transfer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -47,8 +49,8 @@ pub(crate) struct Outcome {
     pub(crate) before: f64,
     /// Goodput in bytes per second a second later.
     pub(crate) after: f64,
-    /// When 90 % of what the remaining spines carry was back.
-    pub(crate) back: Option<Duration>,
+    /// How long goodput was lost, measured by 90 % of what the remaining spines carry.
+    pub(crate) lag: Duration,
     /// The longest time in which nothing arrived.
     pub(crate) stall: Duration,
     /// The worst that happened to a message, or to a flow.
@@ -116,7 +118,7 @@ pub(crate) fn srd(bed: &Clos, way: Way, [setup, other]: [&Setup; 2], load: Load)
     let end = hole + AFTER;
     sleep_until(end);
     let at_heal = from.snapshot();
-    let late = [watch.lateness(hole, end), from.lateness(hole, end), to.lateness(hole, end)].into_iter().max();
+    let late = lateness(&watch, [&from, &to], hole, end);
     drop(watch);
     bed.heal().expect("a healed bed");
     let used_again = used_again(bed);
@@ -132,11 +134,11 @@ pub(crate) fn srd(bed: &Clos, way: Way, [setup, other]: [&Setup; 2], load: Load)
         rtt: at_hole.peer.srtt.into(),
         before: timeline.rate(start + WARM_UP / 2, hole),
         after: timeline.rate(end - Duration::from_millis(500), end),
-        back: timeline.back(hole, RECOVERED),
+        lag: timeline.lag(hole, hole + COUNTED, RECOVERED),
         stall: timeline.longest_stall(hole, end),
         worst: delays_after.max(),
         timeline,
-        late: late.unwrap_or_default(),
+        late,
     };
     let failed = departures.iter().filter(|d| d.outcome.is_err()).count();
     let (sent, arrived) = (departures.len(), arrivals.len());
@@ -163,7 +165,7 @@ pub(crate) fn tcp(bed: &Clos, way: Way, flows: usize) -> Outcome {
         rtt,
         before: timeline.rate(start + WARM_UP / 2, hole),
         after: timeline.rate(end - Duration::from_millis(500), end),
-        back: timeline.back(hole, RECOVERED),
+        lag: timeline.lag(hole, hole + COUNTED, RECOVERED),
         stall: timeline.longest_stall(hole, end),
         worst: report.flows.iter().map(|f| f.longest_stall).max().unwrap_or_default(),
         timeline,

@@ -46,11 +46,11 @@ pub(crate) struct Node {
 /// What jobs work on.
 pub(crate) struct Lab {
     pub(crate) engine: Engine<AnyDriver, Parcels>,
-    /// Wake-ups that came so much later than asked for.
+    /// Turns that came so much later than they could have.
     late: Vec<(Instant, Duration)>,
 }
 
-/// A wake-up this much too late is remembered.
+/// A turn this much too late is remembered.
 const LATE: Duration = Duration::from_millis(1);
 
 impl Node {
@@ -133,7 +133,7 @@ impl Node {
         self.ask(|lab| std::mem::take(&mut lab.engine.upper.arrivals))
     }
 
-    /// The latest wake-up between two points in time.
+    /// How late its latest turn was between two points in time.
     pub(crate) fn lateness(&self, from: Instant, to: Instant) -> Duration {
         self.ask(move |lab| {
             lab.late.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, late)| *late).max().unwrap_or_default()
@@ -163,7 +163,15 @@ impl Drop for Node {
 
 impl Lab {
     fn run(mut self, queue: &Receiver<Job>) -> io::Result<()> {
+        let mut due = self.engine.driver.now();
         loop {
+            // Held up in the middle of a turn counts, too.
+            let now = self.engine.driver.now();
+            let late = Duration::from(now.since(due));
+            if late > LATE {
+                self.late.push((Instant::now(), late));
+            }
+            due = now;
             match queue.try_recv() {
                 Ok(job) => job(&mut self),
                 Err(mpsc::TryRecvError::Empty) => {}
@@ -172,12 +180,8 @@ impl Lab {
             let moved = self.engine.turn_with(|endpoint, upper, _, now| upper.work(endpoint, now))?;
             while self.engine.endpoint.poll_event().is_some() {}
             if !moved {
-                let due = self.engine.endpoint.poll_timeout().unwrap_or(Time::NEVER);
+                due = due.max(self.engine.endpoint.poll_timeout().unwrap_or(Time::NEVER));
                 self.engine.wait(None)?;
-                let late = Duration::from(self.engine.driver.now().since(due));
-                if late > LATE && due != Time::ZERO {
-                    self.late.push((Instant::now(), late));
-                }
             }
         }
     }

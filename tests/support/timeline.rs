@@ -13,10 +13,6 @@ pub(crate) struct Timeline {
 }
 
 const BIN: Duration = Duration::from_millis(1);
-/// Over so many milliseconds goodput must be back, and then stay so over more.
-const BACK: usize = 5;
-const STAY: usize = 100;
-
 impl Timeline {
     /// What has arrived since `start`.
     pub(crate) fn new(start: Instant, arrivals: &[Arrival]) -> Timeline {
@@ -53,13 +49,16 @@ impl Timeline {
         (0..count).map(|i| self.sum(self.bin(from) + i, 1) as f64 * 8.0 / 1e3).collect()
     }
 
-    /// How long after `from` goodput is at least `rate` bytes per second, and stays so.
-    pub(crate) fn back(&self, from: Instant, rate: f64) -> Option<Duration> {
-        let first = self.bin(from);
-        let holds = |at: usize, bins: usize| self.sum(at, bins) as f64 >= rate * bins as f64 * BIN.as_secs_f64();
-        (first..self.bins.len().saturating_sub(STAY))
-            .find(|&at| holds(at, BACK) && holds(at, STAY))
-            .map(|at| BIN * (at - first) as u32)
+    /// The most that arrival falls behind a stream of `rate` bytes per second which begins at `from`, until `to`. That the
+    /// sum counts makes it deaf to which side of a bin's edge a message lies on.
+    pub(crate) fn lag(&self, from: Instant, to: Instant, rate: f64) -> Duration {
+        let (first, last) = (self.bin(from), self.bin(to));
+        let mut arrived = 0;
+        let behind = (first..last).map(|bin| {
+            arrived += self.bins.get(bin).copied().unwrap_or(0);
+            (BIN * (bin - first + 1) as u32).saturating_sub(Duration::from_secs_f64(arrived as f64 / rate))
+        });
+        behind.max().unwrap_or_default()
     }
 
     /// The longest time in whole bins without a byte, between two points in time.
