@@ -52,6 +52,25 @@ fn an_acknowledgement_from_before_its_packet_is_no_round_trip() {
     assert!(early.rate <= honest.rate, "{} beside {} B/s", early.rate, honest.rate);
 }
 
+/// Hosts that get to what arrived only 10 ms later, each time: longer than an acknowledgement can say. Asking them again
+/// meanwhile would make them later still.
+#[test]
+fn hosts_that_are_always_late_are_not_asked_again() {
+    let mut pair = Pair::new(Config::default());
+    (pair.delay, pair.early) = (Span::from_micros(10_010), Span::from_millis(10));
+    let mut asked = 0;
+    for i in 0..100 {
+        pair.send(0, pattern(i, 1000));
+        pair.run_until(Span::from_secs(2), |p| p.sides[0].completed.len() == i as usize + 1);
+        let stats = pair.sides[0].endpoint.stats();
+        if i == 20 {
+            asked = stats.tail_probes + stats.timeouts;
+        }
+    }
+    let stats = pair.sides[0].endpoint.stats();
+    assert_eq!(stats.tail_probes + stats.timeouts, asked, "{stats:?}");
+}
+
 #[test]
 fn many_small_messages_share_datagrams() {
     let mut pair = Pair::new(Config::default());

@@ -265,8 +265,13 @@ static TABLE: [StatusInfo; 17] = [
         causes: &[
             "the peer's process was killed or is stopped",
             "the peer's host or the network between went down, on all paths",
+            "the peer's host is too busy to run it (a kernel may not run a process for seconds)",
         ],
-        remedies: &["see whether the peer's process lives", "srd stat: are packets still received from anyone?"],
+        remedies: &[
+            "see whether the peer's process lives",
+            "srd stat: are packets still received from anyone?",
+            "give the peer a core of its own, or switch kernel.sched_autogroup_enabled off where other programs run at nice 19",
+        ],
     },
     StatusInfo {
         status: Status::UnknownPeer,

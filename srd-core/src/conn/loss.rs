@@ -89,8 +89,14 @@ impl Conn {
             self.paths.on_ce(entry.path, entry.ce);
             // A packet whose fate is known already was sampled by an earlier acknowledgement.
             let sent = self.sent.get(entry.pn).filter(|s| s.fate != Fate::Acked && s.path == entry.path);
+            let Some(&s) = sent else { continue };
             // [ACK-7]
-            if let (Some(&s), Some(residence)) = (sent, entry.residence)
+            if entry.residence.is_none() {
+                // Longer than the entry can say: then all but the network's part is the hosts'. Without it a peer that is
+                // always late would never be believed to be, and be asked again and again, which makes it later.
+                self.host.sample(cx.now, cx.now.since(s.at) - self.rtt.srtt(), false, Span::ZERO);
+            }
+            if let Some(residence) = entry.residence
                 && at.since(s.at) > residence
             {
                 let rtt = at.since(s.at) - residence;
