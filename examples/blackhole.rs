@@ -70,14 +70,14 @@ fn timeline(runs: &[(String, &Outcome)]) -> Table {
 
 /// What it comes down to.
 fn summary(runs: &[(String, &Outcome)]) -> Table {
-    let mut table = table(["", "before", "after", "90 % back after", "nothing came for", "worst delay or stall"]);
+    let mut table = table(["", "before", "after", "goodput lost", "nothing came for", "worst delay or stall"]);
     let ms = |time: Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
     for (name, seen) in runs {
         table.add_row([
             name.clone(),
             format!("{:.0} Mbit/s", mbit(seen.before)),
             format!("{:.0} Mbit/s", mbit(seen.after)),
-            seen.back.map_or("never".to_owned(), ms),
+            ms(seen.lag),
             ms(seen.stall),
             ms(seen.worst),
         ]);

@@ -37,6 +37,9 @@ use crate::sim::output;
 use crate::transport::{Target, TransportArgs};
 use crate::{interrupt, render, units};
 
+/// Most endpoints of a sending host unless told otherwise. Each has a thread, and hundreds keep each other from the cores.
+const MAX_ENDPOINTS: u32 = 12;
+
 /// Options of `srd incast`.
 #[derive(Args, Clone, Debug)]
 // Many endpoints share the cores of a host.
@@ -71,7 +74,8 @@ pub(crate) struct IncastArgs {
     /// Flows (processes) of each sending host
     #[arg(long, value_name = "P", default_value_t = 12, help_heading = "Traffic")]
     flows: u32,
-    /// SRD endpoints of each sending host, among which it shares out its flows [default: one per flow, one with --driver xdp]
+    /// SRD endpoints of each sending host, among which it shares out its flows [default: as many as share
+    /// them evenly, up to 12; one with --driver xdp]
     #[arg(long, value_name = "E", help_heading = "Traffic")]
     endpoints: Option<u32>,
     /// Bytes that each flow transfers: 64k, 2M
@@ -204,7 +208,11 @@ fn plan(args: &IncastArgs, senders: u32, rate: Option<u64>) -> Result<Plan> {
         senders,
         flows: args.flows,
         // A receive queue has room for one endpoint over AF_XDP, and many interfaces have one queue.
-        endpoints: args.endpoints.unwrap_or(if args.transport.driver.is_xdp() { 1 } else { args.flows }),
+        endpoints: args.endpoints.unwrap_or(if args.transport.driver.is_xdp() {
+            1
+        } else {
+            even_endpoints(args.flows)
+        }),
         bytes: args.time.is_none().then_some(args.transfer.into()),
         time: Duration::from_secs(args.time.unwrap_or(0).into()),
         message: args.message,
@@ -221,6 +229,11 @@ fn plan(args: &IncastArgs, senders: u32, rate: Option<u64>) -> Result<Plan> {
         None => plan::limit(&plan) + args.dead_spine.map_or(Duration::ZERO, Duration::from),
     };
     Ok(plan)
+}
+
+/// The most endpoints that share so many flows evenly.
+fn even_endpoints(flows: u32) -> u32 {
+    (1..=MAX_ENDPOINTS).rev().find(|&endpoints| flows.is_multiple_of(endpoints)).unwrap_or(1)
 }
 
 /// The transport's options; the link's rate is what was said, else `rate`.
