@@ -71,6 +71,27 @@ fn hosts_that_are_always_late_are_not_asked_again() {
     assert_eq!(stats.tail_probes + stats.timeouts, asked, "{stats:?}");
 }
 
+/// Hosts that stood still for 100 ms, once: what is lost afterwards is missed as soon as ever.
+#[test]
+fn one_stall_makes_nobody_wait_later() {
+    let mut pair = Pair::new(Config::default());
+    let deliver = |pair: &mut Pair, i: u32| {
+        pair.send(0, pattern(i, 1000));
+        pair.run_until(Span::from_secs(6), |p| p.sides[0].completed.len() == i as usize + 1);
+    };
+    (0..20).for_each(|i| deliver(&mut pair, i));
+    (pair.delay, pair.early) = (Span::from_millis(100), Span::from_millis(100));
+    deliver(&mut pair, 20);
+    // What the stall has left on the way arrives.
+    (pair.delay, pair.early) = (Span::from_micros(10), Span::ZERO);
+    pair.run(Span::from_secs(1));
+    let start = pair.now;
+    pair.wire = Box::new(move |_, at, _, _| if at == start { Deliver::Drop } else { Deliver::Once });
+    deliver(&mut pair, 21);
+    let took = pair.now.since(start);
+    assert!(took < Span::from_millis(50), "{took:?}");
+}
+
 #[test]
 fn many_small_messages_share_datagrams() {
     let mut pair = Pair::new(Config::default());

@@ -14,6 +14,8 @@ use crate::wire::{Ack, Refusal, Refuse};
 
 /// Bound of what is believed of the hosts' part in the round trip.
 const MAX_HOST_DELAY: Span = Span::from_millis(5);
+/// How many times what is expected of the hosts' part a sample of a peer that was held up may be.
+const HOST_GROWTH: u64 = 8;
 /// Probes per retransmission timeout while nothing is acknowledged.
 const PROBES_PER_TIMEOUT: u32 = 2;
 /// Timeouts in a row after which silence counts as congestion. The first may be a peer that was not scheduled.
@@ -91,14 +93,11 @@ impl Conn {
             let sent = self.sent.get(entry.pn).filter(|s| s.fate != Fate::Acked && s.path == entry.path);
             let Some(&s) = sent else { continue };
             // [ACK-7]
-            if entry.residence.is_none() {
-                // Longer than the entry can say: then all but the network's part is the hosts'. Without it a peer that is
-                // always late would never be believed to be, and be asked again and again, which makes it later.
-                self.host.sample(cx.now, cx.now.since(s.at) - self.rtt.srtt(), false, Span::ZERO);
-            }
-            if let Some(residence) = entry.residence
-                && at.since(s.at) > residence
-            {
+            let Some(residence) = entry.residence else {
+                self.held_up(cx, s.at);
+                continue;
+            };
+            if at.since(s.at) > residence {
                 let rtt = at.since(s.at) - residence;
                 let large = u32::from(s.bytes) * 2 >= u32::from(self.datagram.get());
                 let longer = cx.config.target_delay;
@@ -129,6 +128,19 @@ impl Conn {
         }
         self.unsettled = Some(covered);
         Ok(())
+    }
+
+    /// The peer held a packet that was sent at `sent` for longer than it can say: all of the time but the network's part was
+    /// the hosts'. A peer that is always late must be known to be, or it is asked again and again, which makes it later.
+    /// One stall is no habit, however many packets it held up: it counts once, and not for more than several times of what
+    /// is usual.
+    #[cold]
+    fn held_up(&mut self, cx: &Cx<'_>, sent: Time) {
+        if sent >= self.held_up_at {
+            self.held_up_at = cx.now;
+            let most = self.host.timeout(cx.granularity) * HOST_GROWTH;
+            self.host.sample(cx.now, (cx.now.since(sent) - self.rtt.srtt()).min(most), false, Span::ZERO);
+        }
     }
 
     pub(super) fn handle_refuse<U: Upper>(

@@ -79,6 +79,8 @@ pub(crate) struct Conn {
     /// What the hosts add to the round trip: how long the peer sits on packets before it acknowledges them, and our own
     /// loop on the acknowledgement.
     host: Rtt,
+    /// When the peer was last seen to have been held up.
+    held_up_at: Time,
     cc: Box<dyn Controller>,
     /// The peer's last advice on our rate, bytes per second.
     share: Option<f64>,
@@ -167,6 +169,7 @@ impl Conn {
             paths: PathSet::new(config, rng),
             rtt: Rtt::new(config.initial_rtt),
             host: Rtt::new(Span::ZERO),
+            held_up_at: Time::ZERO,
             cc: cc::new_controller(config, datagram, remote.share.rate()),
             share: remote.share.rate(),
             idle: true,
