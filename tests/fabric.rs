@@ -16,7 +16,7 @@ use support::{Arrival, Delays, Load, Node, Setup, Snapshot, Timeline, Watch, lat
 use testbed::{Clos, Direction, Rate, Traffic, runs_here};
 
 /// A run counts as disturbed if threads had to wait for a core as long as this.
-const DISTURBED: Duration = Duration::from_millis(5);
+const DISTURBED: Duration = Duration::from_millis(3);
 const ATTEMPTS: u32 = 5;
 /// Drivers of sender and receiver.
 const DRIVERS: [[DriverChoice; 2]; 4] = [[Udp, Udp], [Xdp, Xdp], [Xdp, Udp], [Udp, Xdp]];

@@ -49,7 +49,7 @@ pub(crate) struct Outcome {
     pub(crate) before: f64,
     /// Goodput in bytes per second a second later.
     pub(crate) after: f64,
-    /// How long goodput was lost, measured by 90 % of what the remaining spines carry.
+    /// How long goodput was lost, measured by 90 % of what the remaining spines carry, beyond what SRD's hosts were not run.
     pub(crate) lag: Duration,
     /// The longest time in which nothing arrived.
     pub(crate) stall: Duration,
@@ -119,6 +119,7 @@ pub(crate) fn srd(bed: &Clos, way: Way, [setup, other]: [&Setup; 2], load: Load)
     sleep_until(end);
     let at_heal = from.snapshot();
     let late = lateness(&watch, [&from, &to], hole, end);
+    let held_up = from.held_up(hole, hole + COUNTED) + to.held_up(hole, hole + COUNTED);
     drop(watch);
     bed.heal().expect("a healed bed");
     let used_again = used_again(bed);
@@ -134,7 +135,7 @@ pub(crate) fn srd(bed: &Clos, way: Way, [setup, other]: [&Setup; 2], load: Load)
         rtt: at_hole.peer.srtt.into(),
         before: timeline.rate(start + WARM_UP / 2, hole),
         after: timeline.rate(end - Duration::from_millis(500), end),
-        lag: timeline.lag(hole, hole + COUNTED, RECOVERED),
+        lag: timeline.lag(hole, hole + COUNTED, RECOVERED).saturating_sub(held_up),
         stall: timeline.longest_stall(hole, end),
         worst: delays_after.max(),
         timeline,

@@ -135,9 +135,16 @@ impl Node {
 
     /// How late its latest turn was between two points in time.
     pub(crate) fn lateness(&self, from: Instant, to: Instant) -> Duration {
-        self.ask(move |lab| {
-            lab.late.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, late)| *late).max().unwrap_or_default()
-        })
+        self.late_turns(from, to).into_iter().max().unwrap_or_default()
+    }
+
+    /// For how long in all it was not run when it could have been, between two points in time.
+    pub(crate) fn held_up(&self, from: Instant, to: Instant) -> Duration {
+        self.late_turns(from, to).into_iter().sum()
+    }
+
+    fn late_turns(&self, from: Instant, to: Instant) -> Vec<Duration> {
+        self.ask(move |lab| lab.late.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, late)| *late).collect())
     }
 
     /// Checks that nothing was delivered twice or damaged.
