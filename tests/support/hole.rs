@@ -94,14 +94,20 @@ pub(crate) fn carried_down(bed: &Clos, leaf: usize) -> Vec<u64> {
 
 /// Prepares the hole, and says when it opens.
 fn dig(bed: &Clos, way: Way) -> Moment {
-    let moment = Moment::after(Duration::from_millis(400));
-    match way {
-        Way::Both => bed.hole_spine_at(moment, SPINE),
-        Way::Acks => bed.hole_at(moment, SPINE, 1, Direction::Up),
+    for lead in [400, 1_600, 6_400].map(Duration::from_millis) {
+        let moment = Moment::after(lead);
+        match way {
+            Way::Both => bed.hole_spine_at(moment, SPINE),
+            Way::Acks => bed.hole_at(moment, SPINE, 1, Direction::Up),
+        }
+        .expect("a hole");
+        if Instant::now() < moment.instant() {
+            return moment;
+        }
+        // It opened before it was ready: this machine is too busy for so little time.
+        bed.heal().expect("a healed bed");
     }
-    .expect("a hole");
-    assert!(Instant::now() < moment.instant(), "the hole opens before it is ready");
-    moment
+    panic!("a hole takes more than six seconds to prepare");
 }
 
 /// One SRD connection from host 0 to host 1.
