@@ -426,7 +426,7 @@ fn gather(receiver: DriverChoice, driver: impl Fn(usize) -> DriverChoice) {
         let start = Instant::now();
         thread::sleep(Duration::from_secs(3));
         let end = Instant::now();
-        let late = watch.lateness(start, end);
+        let late = lateness(&watch, senders.iter().chain([&to]), start, end);
         for sender in &senders {
             assert!(sender.drain(PATIENCE), "messages end");
         }
