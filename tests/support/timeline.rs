@@ -13,6 +13,7 @@ pub(crate) struct Timeline {
 }
 
 const BIN: Duration = Duration::from_millis(1);
+
 impl Timeline {
     /// What has arrived since `start`.
     pub(crate) fn new(start: Instant, arrivals: &[Arrival]) -> Timeline {
