@@ -354,3 +354,13 @@ fn conclude(
     }
     Ok(if report.report.run.summary.unfinished > 0 { Exit::Failed } else { Exit::Ok })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::even_endpoints;
+
+    #[test]
+    fn flows_share_endpoints_evenly() {
+        assert_eq!([1, 12, 16, 17, 75, 100].map(even_endpoints), [1, 12, 8, 1, 5, 10]);
+    }
+}

@@ -6,7 +6,7 @@ use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
 use crate::path::PathBits;
 use crate::rtt::Rtt;
-use crate::sent::Fate;
+use crate::sent::{Fate, Sent};
 use crate::seq::Seq;
 use crate::time::{Span, Time};
 use crate::upper::{Failure, Upper};
@@ -90,8 +90,8 @@ impl Conn {
             }
             self.paths.on_ce(entry.path, entry.ce);
             // A packet whose fate is known already was sampled by an earlier acknowledgement.
-            let sent = self.sent.get(entry.pn).filter(|s| s.fate != Fate::Acked && s.path == entry.path);
-            let Some(&s) = sent else { continue };
+            let news = |s: &&Sent| s.fate != Fate::Acked && s.path == entry.path;
+            let Some(&s) = self.sent.get(entry.pn).filter(news) else { continue };
             // [ACK-7]
             let Some(residence) = entry.residence else {
                 self.held_up(cx, s.at);
