@@ -196,6 +196,11 @@ impl Acks {
         self.due
     }
 
+    /// An acknowledgement leaves at once, with news or without.
+    pub(crate) fn remind(&mut self) {
+        self.due = Time::ZERO;
+    }
+
     /// Lets it wait once more.
     pub(crate) fn postpone(&mut self, now: Time) {
         self.due = now + self.max_delay;

@@ -17,6 +17,7 @@ use crate::cookie::{Cookies, Secrets};
 use crate::driver::{RxMeta, SourcePort};
 use crate::inbound::Inbound;
 use crate::line::Line;
+use crate::once::OnceQueue;
 use crate::outbox::Outbox;
 use crate::peer::{Peer, State, write_control};
 use crate::replies::{Asked, Occasion, Replies, main_addr};
@@ -124,9 +125,10 @@ pub struct Endpoint {
     new_peers: VecDeque<PeerId>,
     /// Where the search for a peer to forget goes on.
     forget_at: usize,
-    /// Peers that may have something to send, each at most once.
-    ready: VecDeque<usize>,
-    is_ready: Vec<bool>,
+    /// Peers that may have something to send.
+    ready: OnceQueue,
+    /// Peers that send to us, and some that did.
+    senders: OnceQueue,
     timers: Timers,
     events: VecDeque<Event>,
     replies: Replies,
@@ -172,8 +174,8 @@ impl Endpoint {
             local,
             peers: Vec::new(),
             by_addr: FxHashMap::default(),
-            ready: VecDeque::new(),
-            is_ready: Vec::new(),
+            ready: OnceQueue::default(),
+            senders: OnceQueue::default(),
             timers: Timers::default(),
             events: VecDeque::new(),
             replies: Replies::new(now),
@@ -266,7 +268,6 @@ impl Endpoint {
         let slot = self.peers.len();
         if slot < self.config.max_peers as usize {
             self.peers.push(Peer::new(PeerId::new(slot, 0), addr, link_datagram));
-            self.is_ready.push(false);
             self.by_addr.insert(addr, slot);
             return Some(slot);
         }
@@ -422,8 +423,14 @@ impl Endpoint {
                 }
                 if let State::Open { conn, .. } = &mut peer.state {
                     conn.handle_tracked(&mut cx, &header, frames, meta, &mut peer.outbox, upper);
+                    if conn.sends(cx.inbound) {
+                        self.senders.push(index);
+                    }
                 }
                 self.make_ready(index);
+                if self.inbound.has_emptied() {
+                    self.tell_shares();
+                }
             }
             Ok(Packet::Untracked { flags, cid, frames }) => {
                 let Some(index) = self.find_from(cid, meta) else {
@@ -699,10 +706,21 @@ impl Endpoint {
     // ---- what we want done
 
     fn make_ready(&mut self, slot: usize) {
-        let flag = &mut self.is_ready[slot];
-        if !*flag {
-            *flag = true;
-            self.ready.push_back(slot);
+        self.ready.push(slot);
+    }
+
+    /// Tells all that send of their share.
+    // [CC-6]
+    #[cold]
+    fn tell_shares(&mut self) {
+        for _ in 0..self.senders.len() {
+            let Some(slot) = self.senders.pop() else { return };
+            if let State::Open { conn, .. } = &mut self.peers[slot].state
+                && conn.tell_share(&self.inbound)
+            {
+                self.senders.push(slot);
+                self.make_ready(slot);
+            }
         }
     }
 
@@ -740,11 +758,7 @@ impl Endpoint {
 
     /// The peer to look at next: one that waited for our link, if that is free, else one that may have something to send.
     fn whose_turn(&mut self, now: Time) -> Option<usize> {
-        self.line.take(now).or_else(|| {
-            let slot = self.ready.pop_front()?;
-            self.is_ready[slot] = false;
-            Some(slot)
-        })
+        self.line.take(now).or_else(|| self.ready.pop())
     }
 
     fn any_source(&mut self) -> SourcePort {

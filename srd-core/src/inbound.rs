@@ -51,6 +51,8 @@ pub(crate) struct Inbound {
     efficiency: f64,
     streaming: u32,
     recent: Expiring,
+    /// How many sent when all of them were last told of their share, or the most since then.
+    told: u32,
     /// Those that asked for a cookie. They prove nothing, so only newcomers hear of them.
     knocking: Expiring,
 }
@@ -118,6 +120,7 @@ impl Inbound {
             efficiency: datagram as f64 / (datagram + overhead) as f64,
             streaming: 0,
             recent: Expiring::default(),
+            told: 0,
             knocking: Expiring::default(),
         }
     }
@@ -255,6 +258,25 @@ impl Inbound {
         self.streaming + self.recent.total
     }
 
+    /// Whether this sender is one of them.
+    pub(crate) fn counts(&self, sender: Sender) -> bool {
+        match sender {
+            Sender::Silent => false,
+            Sender::Until(period) => period.wrapping_sub(self.number) < 8,
+            Sender::Streaming => true,
+        }
+    }
+
+    /// Whether no more than half of them are left since this was last so. Then all are told of their larger share: who
+    /// sends one packet per many round trips would hear of it late.
+    // [CC-6]
+    pub(crate) fn has_emptied(&mut self) -> bool {
+        let senders = self.senders();
+        let emptied = senders > 0 && senders <= self.told / 2;
+        self.told = if emptied { senders } else { self.told.max(senders) };
+        emptied
+    }
+
     /// The share of each of those that send.
     // [CC-4]
     pub(crate) fn share(&self) -> Share {
@@ -315,6 +337,27 @@ mod tests {
         inbound.left(&mut senders[1]);
         inbound.left(&mut senders[1]);
         assert_eq!(inbound.senders(), 46);
+    }
+
+    #[test]
+    fn halving_is_noticed_once_each_time() {
+        let mut inbound = inbound(Some(LINK));
+        let mut senders = [Sender::default(); 48];
+        assert!(!inbound.has_emptied(), "nobody sends");
+        for sender in &mut senders {
+            inbound.heard(at(1), sender, 8900, true, false);
+            assert!(!inbound.has_emptied(), "more and more send");
+            assert!(inbound.counts(*sender));
+        }
+        let mut noticed = Vec::new();
+        for sender in &mut senders {
+            inbound.left(sender);
+            assert!(!inbound.counts(*sender));
+            if inbound.has_emptied() {
+                noticed.push(inbound.senders());
+            }
+        }
+        assert_eq!(noticed, [24, 12, 6, 3, 1], "and there is nobody to be told at the end");
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod inbound;
 mod inbox;
 mod line;
 mod mailbox;
+mod once;
 mod outbox;
 mod path;
 mod peer;

@@ -40,6 +40,8 @@ const FAIR_CUT: f64 = 0.1;
 const FAR_BELOW: f64 = 0.5;
 /// A share below so much of the last one is followed at once.
 const SHARE_DROP: f64 = 0.8;
+/// A share of more than so many times that of the last round need not wait for the next one.
+const SHARE_GROWTH: f64 = 1.5;
 /// Rounds without a queue after which a sender takes more than its share.
 const CALM_ROUNDS: u32 = 8;
 /// The queue that is aimed at, in targets.
@@ -201,6 +203,17 @@ impl Controller for Delay {
         }
     }
 
+    fn on_share(&mut self, share: Option<f64>) -> bool {
+        let (Some(old), Some(new)) = (self.share, share) else { return false };
+        let sooner = !self.startup && new > old * SHARE_GROWTH && self.rate < new * FAR_BELOW;
+        if sooner {
+            // Others have left. What is known of queues may be old when packets are rare: the window stays, so that the
+            // next packet comes sooner, finds out, and ends the round.
+            self.rate = new * FAR_BELOW;
+        }
+        sooner
+    }
+
     fn on_round(&mut self, round: &RoundSample) {
         self.host = round.host_delay;
         self.current_bw = 0.0;
@@ -339,8 +352,8 @@ mod tests {
     const LINK: f64 = 12.5e9;
     const BASE: Span = Span::from_micros(12);
 
-    /// What is left of the rate after rounds in which a queue of so many targets stands.
-    fn left_after(rounds: u32, targets: u64) -> f64 {
+    /// A controller that was told this share.
+    fn advised(share: f64) -> Delay {
         let config = Config { link_rate: Some(LINK as u64), ..Config::fabric() }.check().expect("valid");
         let mut delay = Delay::new(&config, 8_972, None);
         // The first advice ends start-up.
@@ -349,10 +362,29 @@ mod tests {
             queue_delay: None,
             delivery_rate: None,
             limited: true,
-            share: Some(LINK),
+            share: Some(share),
             min_rtt: BASE,
             host_delay: Span::ZERO,
         });
+        delay
+    }
+
+    #[test]
+    fn a_much_larger_share_makes_the_next_packet_come_sooner_and_opens_no_window() {
+        let mut delay = advised(LINK / 256.0);
+        let (rate, window) = (delay.rate(), delay.window());
+        assert!(!delay.on_share(Some(LINK / 200.0)), "that much can wait for the end of the round");
+        assert_eq!(delay.rate(), rate);
+        assert!(delay.on_share(Some(LINK / 2.0)));
+        assert_eq!((delay.rate(), delay.window()), (LINK / 4.0, window));
+        assert!(!delay.on_share(Some(LINK / 2.0)), "that is known");
+        assert!(!delay.on_share(Some(LINK / 256.0)) && !delay.on_share(None));
+        assert_eq!(delay.rate(), LINK / 4.0);
+    }
+
+    /// What is left of the rate after rounds in which a queue of so many targets stands.
+    fn left_after(rounds: u32, targets: u64) -> f64 {
+        let mut delay = advised(LINK);
         for _ in 0..rounds {
             let queue = delay.target() * targets;
             delay.on_round(&RoundSample {

@@ -12,6 +12,9 @@ pub(super) struct Fixed {
 
 impl Controller for Fixed {
     fn on_ack(&mut self, _: &AckSample) {}
+    fn on_share(&mut self, _: Option<f64>) -> bool {
+        false
+    }
     fn on_round(&mut self, _: &RoundSample) {}
     fn on_restart(&mut self) {}
     fn on_timeout(&mut self) {}

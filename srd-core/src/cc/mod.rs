@@ -53,6 +53,8 @@ pub(crate) struct RoundSample {
 pub(crate) trait Controller: std::fmt::Debug + Send {
     /// Packets were acknowledged.
     fn on_ack(&mut self, ack: &AckSample);
+    /// The receiver advises this share, in bytes per second. Says whether the rate is another one now.
+    fn on_share(&mut self, share: Option<f64>) -> bool;
     /// A round ended.
     fn on_round(&mut self, round: &RoundSample);
     /// Something is to be sent after a pause in which everything was acknowledged.

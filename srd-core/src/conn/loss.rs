@@ -53,14 +53,20 @@ impl Conn {
         let (min, max, g) = (cx.config.rto_min, cx.config.rto_max, cx.granularity);
         let (ack_delay, shift) = (self.peer_ack_delay(), self.backoff.min(16));
         let whole = self.rtt.timeout(g);
-        let gap = Span::from_secs_f64(f64::from(self.datagram.get()) / self.cc.rate());
+        let gap = self.gap();
         move |rtt| {
             // Over many paths, what a path knows of itself is old news; and one sample of a peer that was stalled must not
             // let it wait for seconds.
             let own = if rtt.is_sampled() { rtt.timeout(g).clamp(whole, max.max(whole)) } else { whole };
-            let first = (own + ack_delay).max(min).max(gap);
+            let first = (own + ack_delay + gap).max(min);
             (first * (1 << shift)).min(max.max(first))
         }
+    }
+
+    /// The time between two packets at the present rate. Where many share a link at which all send rarely, the queue may grow
+    /// by as much before we hear of it: then every other packet may be one of somebody else that came between.
+    fn gap(&self) -> Span {
+        Span::from_secs_f64(f64::from(self.datagram.get()) / self.cc.rate())
     }
 
     fn peer_ack_delay(&self) -> Span {
@@ -83,6 +89,9 @@ impl Conn {
         }
         self.settle(cx, outbox);
         self.share = ack.share.rate();
+        if self.cc.on_share(self.share) {
+            self.repace(cx);
+        }
         let mut covered = Covered { at, oldest: Time::NEVER, ..Covered::default() };
         for entry in ack.paths() {
             if usize::from(entry.path) >= self.paths.len() {
@@ -477,9 +486,8 @@ impl Conn {
     fn tail_probe_at(&self, cx: &Cx<'_>) -> Time {
         let srtt = self.rtt.srtt();
         let after = srtt + srtt.max(self.rtt.var() * 4) + cx.granularity + self.peer_ack_delay();
-        // Where many share a link, the queue may grow faster than what is known of it; probes that kept no pace would
-        // double it.
-        (self.last_sent_at.max(cx.stall_end) + after).max(self.pacer.next(Span::ZERO))
+        // Probes that kept no pace would double the queue.
+        (self.last_sent_at + self.gap()).max(cx.stall_end) + after
     }
 
     /// When [`on_timer`](Self::on_timer) next has something to do.

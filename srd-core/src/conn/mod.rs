@@ -410,6 +410,21 @@ impl Conn {
         Ok(())
     }
 
+    /// Whether the peer counts as one of those that send to us.
+    pub(crate) fn sends(&self, inbound: &Inbound) -> bool {
+        inbound.counts(self.sender)
+    }
+
+    /// Tells the peer of its share, if it counts as one of those that send; says whether it does.
+    pub(crate) fn tell_share(&mut self, inbound: &Inbound) -> bool {
+        let sends = self.sends(inbound);
+        // Who asks gets an answer when it is known who else does.
+        if sends && self.asked.is_none() {
+            self.acks.remind();
+        }
+        sends
+    }
+
     /// The connection ends: places of half-delivered messages go back to the upper storey.
     pub(crate) fn abandon<U: Upper>(&mut self, cx: &mut Cx<'_>, upper: &mut U) {
         cx.inbound.left(&mut self.sender);
