@@ -204,10 +204,10 @@ impl Host {
 
     /// Takes a packet into the receive queue. Returns whether it did.
     pub(crate) fn take(&mut self, packet: PacketId, net: &mut Net) -> bool {
-        let p = net.packets.get(packet);
+        let (p, label) = (net.packets.get(packet), net.packets.label(packet));
         let reason = if !self.up {
             DropReason::HostDown
-        } else if p.corrupted && self.spec.udp_checksum {
+        } else if label.corrupted && self.spec.udp_checksum {
             DropReason::UdpChecksum
         } else if p.dst.port != MAIN_PORT && !self.ports.contains(&p.dst.port) {
             DropReason::PortClosed
@@ -271,13 +271,13 @@ impl Io<'_> {
         let mut n = 0;
         let clock = self.host.spec.clock;
         while let Some((packet, arrived)) = self.host.rx.pop_front() {
-            let p = self.net.packets.get(packet);
+            let (p, label) = (self.net.packets.get(packet), self.net.packets.label(packet));
             let at = clock.local(if self.host.spec.timestamps { arrived } else { self.net.now });
             let to = Some(p.dst.to_socket().ip());
-            let meta = RxMeta { from: p.src.to_socket(), to, ecn: p.ecn, at };
-            p.with_payload(&mut self.net.zeros, |bytes| sink(&meta, bytes));
+            let meta = RxMeta { from: p.src.to_socket(), to, ecn: label.ecn, at };
             self.host.stats.received += 1;
-            self.host.stats.received_bytes += u64::from(p.len);
+            self.host.stats.received_bytes += u64::from(label.len);
+            p.with_payload(&mut self.net.zeros, |bytes| sink(&meta, bytes));
             self.net.packets.free(packet);
             n += 1;
         }
@@ -295,7 +295,7 @@ impl Io<'_> {
         self.net.send(self.host.spec.mtu, src, dst, ecn, |packet| {
             fill(packet);
             stats.sent += 1;
-            stats.sent_bytes += u64::from(packet.len);
+            stats.sent_bytes += u64::from(packet.len());
         });
     }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use srd_core::{Ecn, Span, Time};
 
 use crate::log::DropReason;
-use crate::packet::{IP_UDP_OVERHEAD, Packet, WIRE_OVERHEAD};
+use crate::packet::{Arena, IP_UDP_OVERHEAD, Label, PacketId, WIRE_OVERHEAD};
 use crate::part::{Burst, Part, PartKind, Queue};
 use crate::pool::Pool;
 use crate::rng::Rng;
@@ -180,10 +180,17 @@ impl Link {
     }
 
     /// Passes a packet through all parts.
-    pub(crate) fn pass(&mut self, now: Time, packet: &mut Packet, mut pool: Option<&mut Pool>) -> Passage {
+    pub(crate) fn pass(
+        &mut self,
+        now: Time,
+        packet: PacketId,
+        packets: &mut Arena,
+        mut pool: Option<&mut Pool>,
+    ) -> Passage {
         if let Some((queue, delay)) = self.plain {
-            return match self.enqueue(now, queue, packet, pool) {
-                Some(departure) => self.passed(packet, departure + delay, None),
+            let label = packets.label_mut(packet);
+            return match self.enqueue(now, queue, label, pool) {
+                Some(departure) => self.passed(label, departure + delay, None),
                 None => self.overflowed(),
             };
         }
@@ -192,24 +199,16 @@ impl Link {
         for i in 0..self.parts.len() {
             let dropped = match self.parts[i] {
                 Part::Blackhole => Some(DropReason::Blackhole),
-                Part::Mtu(mtu) => (packet.len + IP_UDP_OVERHEAD > mtu).then_some(DropReason::Mtu),
+                Part::Mtu(mtu) => (packets.label(packet).len + IP_UDP_OVERHEAD > mtu).then_some(DropReason::Mtu),
                 Part::Loss(ppm) => self.rng.chance(ppm).then_some(DropReason::Loss),
                 Part::Burst(burst) => self.in_burst(burst).then_some(DropReason::Loss),
                 Part::Corrupt(ppm) => {
                     if self.rng.chance(ppm) {
-                        let before = packet.data.len() as u32;
-                        corrupt(&mut packet.data, &mut self.rng);
-                        if packet.gaps.is_empty() {
-                            packet.len = packet.len + packet.data.len() as u32 - before;
-                        } else {
-                            // Gaps stay where they are, so the bytes between them must, too.
-                            packet.data.resize(before as usize, 0);
-                        }
-                        packet.corrupted = true;
+                        packets.corrupt(packet, |data| corrupt(data, &mut self.rng));
                     }
                     None
                 }
-                Part::Queue(queue) => match self.enqueue(at, queue, packet, pool.as_deref_mut()) {
+                Part::Queue(queue) => match self.enqueue(at, queue, packets.label_mut(packet), pool.as_deref_mut()) {
                     Some(departure) => {
                         at = departure;
                         None
@@ -242,12 +241,12 @@ impl Link {
                 return Passage::Dropped(reason);
             }
         }
-        self.passed(packet, at, copy)
+        self.passed(packets.label(packet), at, copy)
     }
 
-    fn passed(&mut self, packet: &Packet, at: Time, copy: Option<Time>) -> Passage {
+    fn passed(&mut self, label: &Label, at: Time, copy: Option<Time>) -> Passage {
         self.stats.packets += 1;
-        self.stats.bytes += u64::from(packet.len + self.overhead);
+        self.stats.bytes += u64::from(label.len + self.overhead);
         Passage::Arrives { at, copy }
     }
 
@@ -264,8 +263,8 @@ impl Link {
     }
 
     /// When the packet will have left, or `None` if the queue has no room for it.
-    fn enqueue(&mut self, now: Time, queue: Queue, packet: &mut Packet, pool: Option<&mut Pool>) -> Option<Time> {
-        let bytes = packet.len + self.overhead;
+    fn enqueue(&mut self, now: Time, queue: Queue, label: &mut Label, pool: Option<&mut Pool>) -> Option<Time> {
+        let bytes = label.len + self.overhead;
         let before = self.queued(now);
         let queued = before + u64::from(bytes);
         let mut limit = queue.limit;
@@ -282,8 +281,8 @@ impl Link {
         if queued > limit && before > 0 {
             return None;
         }
-        if before >= queue.ecn && packet.ecn == Ecn::Ect && self.marks(before - queue.ecn, queue.ramp) {
-            packet.ecn = Ecn::Ce;
+        if before >= queue.ecn && label.ecn == Ecn::Ect && self.marks(before - queue.ecn, queue.ramp) {
+            label.ecn = Ecn::Ce;
             self.stats.marked += 1;
         }
         if self.busy_until <= now {

@@ -189,10 +189,9 @@ impl Net {
     /// Puts a packet that was made up before the host that has the destination address, now.
     pub fn inject(&mut self, src: Addr, dst: Addr, bytes: &[u8]) {
         let Some(host) = dst.host().filter(|h| (h.0 as usize) < self.uplinks.len()) else { return };
-        let packet = self.packets.alloc(src, dst, host, Ecn::NotEct, self.now);
-        let p = self.packets.get_mut(packet);
-        p.put(bytes);
-        let event = LogEvent::Injected { host, packet: p.serial, len: bytes.len() as u32 };
+        let packet = self.packets.alloc(src, dst, host, Ecn::NotEct, |p| p.put(bytes));
+        let serial = self.packets.get(packet).serial;
+        let event = LogEvent::Injected { host, packet: serial, len: bytes.len() as u32 };
         self.log.record(self.now, event);
         // The link number of an injected packet is that of no link: it comes out of nowhere.
         self.events.push(self.now, Event::Arrive { link: NOWHERE, packet });
@@ -235,10 +234,8 @@ impl Net {
     pub(crate) fn send(&mut self, mtu: u32, src: Addr, dst: Addr, ecn: Ecn, fill: impl FnOnce(&mut Packet)) {
         let host = src.host().expect("a host's address");
         let to = dst.host().unwrap_or(HostId(u32::MAX));
-        let packet = self.packets.alloc(src, dst, to, ecn, self.now);
-        let p = self.packets.get_mut(packet);
-        fill(p);
-        let len = p.len;
+        let packet = self.packets.alloc(src, dst, to, ecn, fill);
+        let (p, len) = (self.packets.get(packet), self.packets.label(packet).len);
         let event = LogEvent::Sent { host, packet: p.serial, to, port: src.port, len };
         if self.capturing {
             if self.captured.len() == CAPTURED {
@@ -262,14 +259,14 @@ impl Net {
     /// A packet came out of a link: either it is at its host, which is returned, or a switch sends it on.
     pub(crate) fn arrive(&mut self, link: LinkId, packet: PacketId) -> Option<HostId> {
         if link == NOWHERE {
-            return Some(self.packets.get(packet).to);
+            return Some(self.packets.label(packet).to);
         }
         match self.ends[link.0 as usize] {
             // Several hosts may share a cable; the address says which one it is.
-            End::Host(_) => Some(self.packets.get(packet).to),
+            End::Host(_) => Some(self.packets.label(packet).to),
             End::Switch(switch) => {
-                match self.switches[switch.0 as usize].next(self.packets.get(packet).to, self.packets.get(packet).flow)
-                {
+                let label = self.packets.label(packet);
+                match self.switches[switch.0 as usize].next(label.to, label.flow) {
                     Some(next) => self.enter(next, packet),
                     None => self.drop_on(link, packet, DropReason::NoRoute),
                 }
@@ -281,7 +278,7 @@ impl Net {
     fn enter(&mut self, link: LinkId, packet: PacketId) {
         let l = &mut self.links[link.0 as usize];
         let pool = l.pool.map(|pool| &mut self.pools[pool as usize]);
-        match l.pass(self.now, self.packets.get_mut(packet), pool) {
+        match l.pass(self.now, packet, &mut self.packets, pool) {
             Passage::Dropped(reason) => self.drop_on(link, packet, reason),
             Passage::Arrives { at, copy } => {
                 if let Some(copy_at) = copy {

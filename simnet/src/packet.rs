@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use srd_core::{Ecn, Time};
+use srd_core::Ecn;
 
 use crate::rng::mix;
 
@@ -81,7 +81,23 @@ impl fmt::Debug for Addr {
     }
 }
 
-/// A datagram in the network.
+/// What links and switches look at. The labels of all packets lie side by side, apart from what only hosts need, so that a
+/// hop touches few bytes and most of those are still in the processor's cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Label {
+    /// Hash of addresses and ports, before any switch adds its seed.
+    pub(crate) flow: u64,
+    /// The host that has the destination address.
+    pub(crate) to: HostId,
+    /// Bytes of UDP payload.
+    pub(crate) len: u32,
+    /// ECN mark.
+    pub(crate) ecn: Ecn,
+    /// Whether a link changed its bytes.
+    pub(crate) corrupted: bool,
+}
+
+/// A datagram in the network, as hosts see it.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// Serial number, unique in the world; copies get their own.
@@ -90,18 +106,6 @@ pub struct Packet {
     pub src: Addr,
     /// Where it goes.
     pub dst: Addr,
-    /// The host that has the destination address.
-    pub(crate) to: HostId,
-    /// Hash of addresses and ports, before any switch adds its seed.
-    pub(crate) flow: u64,
-    /// ECN mark.
-    pub ecn: Ecn,
-    /// Whether a link changed its bytes.
-    pub corrupted: bool,
-    /// When it left its sender.
-    pub sent: Time,
-    /// Bytes of UDP payload.
-    pub(crate) len: u32,
     /// The UDP payload, less what is carried by its length only.
     pub(crate) data: Vec<u8>,
     /// Stretches of zeros that are carried by their length: (offset in the payload, length), in order.
@@ -109,19 +113,23 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// Bytes of UDP payload.
+    pub(crate) fn len(&self) -> u32 {
+        self.data.len() as u32 + self.gaps.iter().map(|(_, len)| len).sum::<u32>()
+    }
+
     /// Appends bytes to the UDP payload.
     pub fn put(&mut self, bytes: &[u8]) {
-        self.len += bytes.len() as u32;
         self.data.extend_from_slice(bytes);
     }
 
     /// Appends this many zeros to the UDP payload, which cost no memory and no copying.
     pub fn put_zeros(&mut self, len: u32) {
+        let end = self.len();
         match self.gaps.last_mut() {
-            Some((at, before)) if *at + *before == self.len => *before += len,
-            _ => self.gaps.push((self.len, len)),
+            Some((at, before)) if *at + *before == end => *before += len,
+            _ => self.gaps.push((end, len)),
         }
-        self.len += len;
     }
 
     /// Calls `f` with the whole UDP payload. `zeros` is room for it, all zero before and after.
@@ -129,7 +137,7 @@ impl Packet {
         if self.gaps.is_empty() {
             return f(&self.data);
         }
-        let len = self.len as usize;
+        let len = self.len() as usize;
         if zeros.len() < len {
             zeros.resize(len, 0);
         }
@@ -160,52 +168,76 @@ pub(crate) fn flow_hash(src: Addr, dst: Addr) -> u64 {
 /// Owns all packets in the network and keeps the buffers of those that are gone.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
-    slots: Vec<Packet>,
+    labels: Vec<Label>,
+    packets: Vec<Packet>,
     free: Vec<PacketId>,
     serial: u64,
 }
 
 impl Arena {
-    /// A new packet with an empty payload.
-    pub(crate) fn alloc(&mut self, src: Addr, dst: Addr, to: HostId, ecn: Ecn, now: Time) -> PacketId {
+    /// A new packet whose payload `fill` writes.
+    pub(crate) fn alloc(
+        &mut self,
+        src: Addr,
+        dst: Addr,
+        to: HostId,
+        ecn: Ecn,
+        fill: impl FnOnce(&mut Packet),
+    ) -> PacketId {
         self.serial += 1;
-        let (serial, flow) = (self.serial, flow_hash(src, dst));
-        match self.free.pop() {
-            Some(id) => {
-                let p = &mut self.slots[id.0 as usize];
-                p.data.clear();
-                p.gaps.clear();
-                p.len = 0;
-                (p.serial, p.src, p.dst, p.to, p.flow, p.ecn) = (serial, src, dst, to, flow, ecn);
-                (p.corrupted, p.sent) = (false, now);
-                id
-            }
-            None => {
-                let (data, gaps) = (Vec::new(), Vec::new());
-                let corrupted = false;
-                self.slots.push(Packet { serial, src, dst, to, flow, ecn, corrupted, sent: now, len: 0, data, gaps });
-                PacketId(self.slots.len() as u32 - 1)
-            }
-        }
+        let serial = self.serial;
+        let mut label = Label { flow: flow_hash(src, dst), to, len: 0, ecn, corrupted: false };
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.labels.push(label);
+            self.packets.push(Packet { serial, src, dst, data: Vec::new(), gaps: Vec::new() });
+            PacketId(self.packets.len() as u32 - 1)
+        });
+        let p = self.get_mut(id);
+        p.data.clear();
+        p.gaps.clear();
+        (p.serial, p.src, p.dst) = (serial, src, dst);
+        fill(p);
+        label.len = p.len();
+        *self.label_mut(id) = label;
+        id
     }
 
     /// A copy of a packet, with a serial number of its own.
     pub(crate) fn duplicate(&mut self, id: PacketId) -> PacketId {
-        let p = self.get(id);
-        let (src, dst, to, ecn, sent, corrupted) = (p.src, p.dst, p.to, p.ecn, p.sent, p.corrupted);
-        let copy = self.alloc(src, dst, to, ecn, sent);
-        let (data, gaps, len) = (self.get(id).data.clone(), self.get(id).gaps.clone(), self.get(id).len);
-        let p = self.get_mut(copy);
-        (p.data, p.gaps, p.len, p.corrupted) = (data, gaps, len, corrupted);
+        let (label, p) = (*self.label(id), self.get(id).clone());
+        let copy = self.alloc(p.src, p.dst, label.to, label.ecn, |copy| (copy.data, copy.gaps) = (p.data, p.gaps));
+        self.label_mut(copy).corrupted = label.corrupted;
         copy
     }
 
-    pub(crate) fn get(&self, id: PacketId) -> &Packet {
-        &self.slots[id.0 as usize]
+    pub(crate) fn label(&self, id: PacketId) -> &Label {
+        &self.labels[id.0 as usize]
     }
 
-    pub(crate) fn get_mut(&mut self, id: PacketId) -> &mut Packet {
-        &mut self.slots[id.0 as usize]
+    pub(crate) fn label_mut(&mut self, id: PacketId) -> &mut Label {
+        &mut self.labels[id.0 as usize]
+    }
+
+    pub(crate) fn get(&self, id: PacketId) -> &Packet {
+        &self.packets[id.0 as usize]
+    }
+
+    fn get_mut(&mut self, id: PacketId) -> &mut Packet {
+        &mut self.packets[id.0 as usize]
+    }
+
+    /// Changes the bytes of a packet's payload.
+    pub(crate) fn corrupt(&mut self, id: PacketId, change: impl FnOnce(&mut Vec<u8>)) {
+        let p = self.get_mut(id);
+        let before = p.data.len();
+        change(&mut p.data);
+        if !p.gaps.is_empty() {
+            // Gaps stay where they are, so the bytes between them must, too.
+            p.data.resize(before, 0);
+        }
+        let len = p.len();
+        let label = self.label_mut(id);
+        (label.len, label.corrupted) = (len, true);
     }
 
     /// Ends a packet's life.
@@ -215,7 +247,7 @@ impl Arena {
 
     /// Packets alive.
     pub(crate) fn live(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.packets.len() - self.free.len()
     }
 }
 
@@ -237,14 +269,15 @@ mod tests {
     #[test]
     fn gaps_come_back_as_zeros() {
         let mut arena = Arena::default();
-        let id = arena.alloc(Addr::of(HostId(0), 1), Addr::of(HostId(1), 2), HostId(1), Ecn::Ect, Time::ZERO);
-        let p = arena.get_mut(id);
-        p.put(b"ab");
-        p.put_zeros(2);
-        p.put_zeros(1);
-        p.put(b"c");
-        p.put_zeros(1);
-        assert_eq!((p.len, p.data.len(), p.gaps.len()), (7, 3, 2));
+        let id = arena.alloc(Addr::of(HostId(0), 1), Addr::of(HostId(1), 2), HostId(1), Ecn::Ect, |p| {
+            p.put(b"ab");
+            p.put_zeros(2);
+            p.put_zeros(1);
+            p.put(b"c");
+            p.put_zeros(1);
+        });
+        let p = arena.get(id);
+        assert_eq!((arena.label(id).len, p.data.len(), p.gaps.len()), (7, 3, 2));
         let mut zeros = Vec::new();
         for _ in 0..2 {
             p.with_payload(&mut zeros, |bytes| assert_eq!(bytes, b"ab\0\0\0c\0"));
@@ -256,13 +289,12 @@ mod tests {
     fn arena_reuses_slots_and_copies_bytes() {
         let mut arena = Arena::default();
         let (src, dst) = (Addr::of(HostId(0), 1), Addr::of(HostId(1), 2));
-        let a = arena.alloc(src, dst, HostId(1), Ecn::Ect, Time::ZERO);
-        arena.get_mut(a).put(b"abc");
+        let a = arena.alloc(src, dst, HostId(1), Ecn::Ect, |p| p.put(b"abc"));
         let b = arena.duplicate(a);
         assert_eq!(arena.get(b).data, b"abc");
         assert_ne!(arena.get(a).serial, arena.get(b).serial);
         arena.free(a);
-        let c = arena.alloc(dst, src, HostId(0), Ecn::NotEct, Time::ZERO);
+        let c = arena.alloc(dst, src, HostId(0), Ecn::NotEct, |_| ());
         assert_eq!(c, a);
         assert!(arena.get(c).data.is_empty());
         assert_eq!(arena.live(), 2);
