@@ -17,6 +17,7 @@ mod check;
 mod clock;
 mod clos;
 mod host;
+mod lengths;
 mod link;
 mod log;
 mod net;

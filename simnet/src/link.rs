@@ -32,13 +32,6 @@ pub struct LinkStats {
     pub busy: Span,
 }
 
-/// Lengths of a queue as packets found them, in 64ths of its limit.
-#[derive(Clone, Debug)]
-struct Lengths {
-    unit: u64,
-    counts: [u32; 65],
-}
-
 impl LinkStats {
     /// Share of `elapsed` in which the transmitter was busy.
     pub fn utilisation(&self, elapsed: Span) -> f64 {
@@ -57,43 +50,46 @@ pub(crate) enum Passage {
     },
 }
 
-/// One direction of a cable.
+/// One direction of a cable. What most packets need of it is aligned to fill three cache lines.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Link {
-    parts: Vec<Part>,
     /// The parts once more if they are a queue and a delay, which is what most links have.
     plain: Option<(Queue, Span)>,
     /// Bytes that a datagram takes beside itself.
     pub(crate) overhead: u32,
-    stats: LinkStats,
-    rng: Rng,
-    burst_bad: bool,
-    /// Departure time and bytes of every packet in the queue.
-    waiting: VecDeque<(Time, u32)>,
-    lengths: Option<Box<Lengths>>,
     /// The buffer that it shares with others.
     pub(crate) pool: Option<u32>,
+    stats: LinkStats,
+    /// Departure time and bytes of every packet in the queue.
+    waiting: VecDeque<(Time, u32)>,
     queued: u64,
     busy_until: Time,
     /// Remainder of the last division by the rate, so that small packets on fast links add up exactly.
     carry: u64,
+    rest: Box<Rest>,
+}
+
+/// What few packets need of a link.
+#[derive(Debug)]
+struct Rest {
+    parts: Vec<Part>,
+    rng: Rng,
+    burst_bad: bool,
 }
 
 impl Link {
     pub(crate) fn new(parts: &[Part], rng: Rng) -> Link {
         let mut link = Link {
-            parts: Vec::new(),
             plain: None,
             overhead: WIRE_OVERHEAD,
-            stats: LinkStats::default(),
-            rng,
-            burst_bad: false,
-            waiting: VecDeque::new(),
-            lengths: None,
             pool: None,
+            stats: LinkStats::default(),
+            waiting: VecDeque::new(),
             queued: 0,
             busy_until: Time::ZERO,
             carry: 0,
+            rest: Box::new(Rest { parts: Vec::new(), rng, burst_bad: false }),
         };
         for part in parts {
             link.set(*part);
@@ -106,15 +102,15 @@ impl Link {
         if let Part::Queue(q) = part {
             assert!(q.rate > 0, "a link's rate must be at least 1 bit/s");
         }
-        match self.parts.binary_search_by_key(&part.kind(), Part::kind) {
-            Ok(i) => self.parts[i] = part,
-            Err(i) => self.parts.insert(i, part),
+        match self.rest.parts.binary_search_by_key(&part.kind(), Part::kind) {
+            Ok(i) => self.rest.parts[i] = part,
+            Err(i) => self.rest.parts.insert(i, part),
         }
         self.note_plain();
     }
 
     fn note_plain(&mut self) {
-        self.plain = match self.parts[..] {
+        self.plain = match self.rest.parts[..] {
             [Part::Queue(queue), Part::Delay(delay)] => Some((queue, delay)),
             _ => None,
         };
@@ -122,16 +118,16 @@ impl Link {
 
     /// Removes the part of this kind, if there is one.
     pub fn clear(&mut self, kind: PartKind) {
-        self.parts.retain(|p| p.kind() != kind);
+        self.rest.parts.retain(|p| p.kind() != kind);
         if kind == PartKind::Burst {
-            self.burst_bad = false;
+            self.rest.burst_bad = false;
         }
         self.note_plain();
     }
 
     /// The parts in the order in which packets pass them.
     pub fn parts(&self) -> &[Part] {
-        &self.parts
+        &self.rest.parts
     }
 
     /// When its transmitter will be idle, or was last.
@@ -141,7 +137,11 @@ impl Link {
 
     /// Bytes that may wait before it; `u64::MAX` without a queue.
     pub fn limit(&self) -> u64 {
-        self.parts.iter().find_map(|p| if let Part::Queue(q) = p { Some(q.limit) } else { None }).unwrap_or(u64::MAX)
+        self.rest
+            .parts
+            .iter()
+            .find_map(|p| if let Part::Queue(q) = p { Some(q.limit) } else { None })
+            .unwrap_or(u64::MAX)
     }
 
     /// Counters.
@@ -149,29 +149,18 @@ impl Link {
         &self.stats
     }
 
-    /// Starts all counters at zero, and counts queue lengths for [`queue_percentile`](Self::queue_percentile) in steps of a
-    /// 64th of `scale` bytes.
-    pub fn measure(&mut self, scale: u64) {
+    /// Starts all counters at zero.
+    pub(crate) fn reset_stats(&mut self) {
         self.stats = LinkStats::default();
-        self.lengths = Some(Box::new(Lengths { unit: (scale / 64).max(1), counts: [0; 65] }));
-    }
-
-    /// The queue length in bytes that a share `q` of the packets did not find exceeded, rounded up to a 64th of the scale.
-    pub fn queue_percentile(&self, q: f64) -> u64 {
-        let Some(lengths) = &self.lengths else { return 0 };
-        let total: u64 = lengths.counts.iter().map(|c| u64::from(*c)).sum();
-        let mut left = (q * total as f64).ceil() as u64;
-        for (i, count) in lengths.counts.iter().enumerate() {
-            if u64::from(*count) >= left {
-                return (i as u64 * lengths.unit).min(self.stats.max_queue);
-            }
-            left -= u64::from(*count);
-        }
-        self.stats.max_queue
     }
 
     /// Bytes in the queue at `now`.
     pub fn queued(&mut self, now: Time) -> u64 {
+        // Nothing to look through if all has left.
+        if self.busy_until <= now {
+            self.waiting.clear();
+            self.queued = 0;
+        }
         while self.waiting.front().is_some_and(|w| w.0 <= now) {
             let (_, bytes) = self.waiting.pop_front().expect("just seen");
             self.queued -= u64::from(bytes);
@@ -196,15 +185,15 @@ impl Link {
         }
         let mut at = now;
         let mut copy = None;
-        for i in 0..self.parts.len() {
-            let dropped = match self.parts[i] {
+        for i in 0..self.rest.parts.len() {
+            let dropped = match self.rest.parts[i] {
                 Part::Blackhole => Some(DropReason::Blackhole),
                 Part::Mtu(mtu) => (packets.label(packet).len + IP_UDP_OVERHEAD > mtu).then_some(DropReason::Mtu),
-                Part::Loss(ppm) => self.rng.chance(ppm).then_some(DropReason::Loss),
+                Part::Loss(ppm) => self.rest.rng.chance(ppm).then_some(DropReason::Loss),
                 Part::Burst(burst) => self.in_burst(burst).then_some(DropReason::Loss),
                 Part::Corrupt(ppm) => {
-                    if self.rng.chance(ppm) {
-                        packets.corrupt(packet, |data| corrupt(data, &mut self.rng));
+                    if self.rest.rng.chance(ppm) {
+                        packets.corrupt(packet, |data| corrupt(data, &mut self.rest.rng));
                     }
                     None
                 }
@@ -220,18 +209,18 @@ impl Link {
                     None
                 }
                 Part::Jitter(most) => {
-                    at += self.rng.span(Span::ZERO, most);
+                    at += self.rest.rng.span(Span::ZERO, most);
                     None
                 }
                 Part::Reorder(ppm, most) => {
-                    if self.rng.chance(ppm) {
-                        at += self.rng.span(Span::ZERO, most);
+                    if self.rest.rng.chance(ppm) {
+                        at += self.rest.rng.span(Span::ZERO, most);
                     }
                     None
                 }
                 Part::Duplicate(ppm, most) => {
-                    if self.rng.chance(ppm) {
-                        copy = Some(at + self.rng.span(Span::ZERO, most));
+                    if self.rest.rng.chance(ppm) {
+                        copy = Some(at + self.rest.rng.span(Span::ZERO, most));
                     }
                     None
                 }
@@ -256,10 +245,10 @@ impl Link {
     }
 
     fn in_burst(&mut self, burst: Burst) -> bool {
-        if self.rng.chance(if self.burst_bad { burst.leave } else { burst.enter }) {
-            self.burst_bad = !self.burst_bad;
+        if self.rest.rng.chance(if self.rest.burst_bad { burst.leave } else { burst.enter }) {
+            self.rest.burst_bad = !self.rest.burst_bad;
         }
-        self.burst_bad
+        self.rest.burst_bad
     }
 
     /// When the packet will have left, or `None` if the queue has no room for it.
@@ -275,9 +264,6 @@ impl Link {
             }
             None => None,
         };
-        if let Some(lengths) = &mut self.lengths {
-            lengths.counts[before.div_ceil(lengths.unit).min(64) as usize] += 1;
-        }
         if queued > limit && before > 0 {
             return None;
         }
@@ -305,7 +291,7 @@ impl Link {
 
     /// Whether a packet is marked that found the queue `excess` bytes longer than where marking begins.
     fn marks(&mut self, excess: u64, ramp: u64) -> bool {
-        excess >= ramp || self.rng.below(ramp) < excess
+        excess >= ramp || self.rest.rng.below(ramp) < excess
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use srd_core::{Ecn, Span, Time};
 
+use crate::lengths::Lengths;
 use crate::link::{Link, Passage};
 use crate::log::{DropReason, Log, LogEvent};
 use crate::packet::{Addr, Arena, HostId, IP_UDP_OVERHEAD, LinkId, Packet, PacketId, SwitchId, flow_hash};
@@ -58,6 +59,7 @@ pub struct Net {
     seed: u64,
     links: Vec<Link>,
     ends: Vec<End>,
+    lengths: Lengths,
     switches: Vec<Switch>,
     /// Per host, the link that it sends on.
     uplinks: Vec<Option<LinkId>>,
@@ -82,6 +84,7 @@ impl Net {
             seed,
             links: Vec::new(),
             ends: Vec::new(),
+            lengths: Lengths::default(),
             switches: Vec::new(),
             uplinks: Vec::new(),
             blocked: Vec::new(),
@@ -140,6 +143,20 @@ impl Net {
     /// What a datagram takes on every link beside itself, in bytes.
     pub fn set_wire_overhead(&mut self, bytes: u32) {
         self.links.iter_mut().for_each(|link| link.overhead = bytes);
+    }
+
+    /// Starts a link's counters at zero, and counts the lengths of its queue for
+    /// [`queue_percentile`](Self::queue_percentile) in steps of a 64th of `scale` bytes.
+    pub fn measure(&mut self, link: LinkId, scale: u64) {
+        self.link_mut(link).reset_stats();
+        self.lengths.measure(link, scale);
+    }
+
+    /// The queue length in bytes that a share `q` of the packets did not find exceeded at a link that is measured, rounded up
+    /// to a 64th of the scale.
+    pub fn queue_percentile(&self, link: LinkId, q: f64) -> u64 {
+        let most = self.link(link).stats().max_queue;
+        self.lengths.percentile(link, q).map_or(most, |length| length.min(most))
     }
 
     /// All links.
@@ -278,7 +295,12 @@ impl Net {
     fn enter(&mut self, link: LinkId, packet: PacketId) {
         let l = &mut self.links[link.0 as usize];
         let pool = l.pool.map(|pool| &mut self.pools[pool as usize]);
-        match l.pass(self.now, packet, &mut self.packets, pool) {
+        let found = l.queued(self.now);
+        let passage = l.pass(self.now, packet, &mut self.packets, pool);
+        if matches!(passage, Passage::Arrives { .. } | Passage::Dropped(DropReason::QueueFull)) {
+            self.lengths.note(link, found);
+        }
+        match passage {
             Passage::Dropped(reason) => self.drop_on(link, packet, reason),
             Passage::Arrives { at, copy } => {
                 if let Some(copy_at) = copy {

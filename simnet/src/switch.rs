@@ -7,16 +7,15 @@ use crate::rng::mix;
 #[derive(Debug)]
 pub struct Switch {
     seed: u64,
-    /// For every destination host, the number of its group; the first one is empty.
+    /// For every destination host, where in `groups` its group begins; the first one is empty.
     routes: Vec<u16>,
-    /// Where in `members` a group starts and how long it is.
-    groups: Vec<(u32, u32)>,
-    members: Vec<LinkId>,
+    /// Groups of links, one after the other: how many they are, then their numbers. A packet finds all of it in one place.
+    groups: Vec<u32>,
 }
 
 impl Switch {
     pub(crate) fn new(seed: u64) -> Switch {
-        Switch { seed, routes: Vec::new(), groups: vec![(0, 0)], members: Vec::new() }
+        Switch { seed, routes: Vec::new(), groups: vec![0] }
     }
 
     /// Sends what goes to any of `hosts` over one of `links`, chosen by the hash of addresses, ports and seed.
@@ -39,18 +38,23 @@ impl Switch {
     pub fn clear_routes(&mut self) {
         self.routes.fill(0);
         self.groups.truncate(1);
-        self.members.clear();
     }
 
-    /// The group of these links; those that are used often are found at the end.
+    /// Where the group of these links begins.
     fn group(&mut self, links: &[LinkId]) -> u16 {
-        let same = |&(first, len): &(u32, u32)| &self.members[first as usize..(first + len) as usize] == links;
-        let found = self.groups.iter().rposition(same).unwrap_or_else(|| {
-            self.groups.push((self.members.len() as u32, links.len() as u32));
-            self.members.extend_from_slice(links);
-            self.groups.len() - 1
-        });
-        u16::try_from(found).expect("a switch has fewer than 65,536 groups of links")
+        let mut at = 0;
+        while let Some(&len) = self.groups.get(at) {
+            let members = &self.groups[at + 1..][..len as usize];
+            if members.iter().eq(links.iter().map(|l| &l.0)) {
+                break;
+            }
+            at += 1 + len as usize;
+        }
+        if at == self.groups.len() {
+            self.groups.push(links.len() as u32);
+            self.groups.extend(links.iter().map(|l| l.0));
+        }
+        u16::try_from(at).expect("a switch has groups with fewer than 65,536 links")
     }
 
     /// Changes the seed, and with it the link of every flow.
@@ -59,15 +63,14 @@ impl Switch {
     }
 
     pub(crate) fn next(&self, to: HostId, flow: u64) -> Option<LinkId> {
-        let &(first, len) = self.groups.get(usize::from(*self.routes.get(to.0 as usize)?))?;
-        match len {
-            0 => None,
-            1 => Some(self.members[first as usize]),
-            _ => {
-                let hash = mix(flow ^ self.seed) >> 32;
-                Some(self.members[first as usize + ((hash * u64::from(len)) >> 32) as usize])
-            }
-        }
+        let group = &self.groups[usize::from(*self.routes.get(to.0 as usize)?)..];
+        let (&len, members) = group.split_first()?;
+        let chosen = match len {
+            0 => return None,
+            1 => 0,
+            _ => ((mix(flow ^ self.seed) >> 32) * u64::from(len)) >> 32,
+        };
+        Some(LinkId(members[chosen as usize]))
     }
 }
 

@@ -134,7 +134,7 @@ fn links(world: &World<Station>, cabling: &Rc<Cabling>, elapsed: Span) -> Vec<Li
             queue_drops: stats.queue_drops,
             other_drops: stats.other_drops,
             marked: stats.marked,
-            queue: (link.queue_percentile(0.5), link.queue_percentile(0.99), stats.max_queue),
+            queue: (world.net().queue_percentile(id, 0.5), world.net().queue_percentile(id, 0.99), stats.max_queue),
         }
     };
     (0..plan.cables.len()).flat_map(|c| [(c, false), (c, true)]).map(each).collect()

@@ -205,7 +205,7 @@ impl Experiment {
         for (cable, (there, back)) in self.plan.cables.iter().zip(&cabling.links) {
             for (end, link) in [(cable.a, *there), (cable.b, *back)] {
                 let scale = if matches!(end, Port::Server(_)) { self.buffers.nic } else { self.buffers.port };
-                world.net_mut().link_mut(link).measure(scale);
+                world.net_mut().measure(link, scale);
             }
         }
         let hosts: Vec<HostId> = world.hosts().collect();
