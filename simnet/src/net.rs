@@ -60,6 +60,8 @@ pub struct Net {
     links: Vec<Link>,
     ends: Vec<End>,
     lengths: Lengths,
+    /// Room for the links that packets of one moment enter.
+    next: Vec<LinkId>,
     switches: Vec<Switch>,
     /// Per host, the link that it sends on.
     uplinks: Vec<Option<LinkId>>,
@@ -85,6 +87,7 @@ impl Net {
             links: Vec::new(),
             ends: Vec::new(),
             lengths: Lengths::default(),
+            next: Vec::new(),
             switches: Vec::new(),
             uplinks: Vec::new(),
             blocked: Vec::new(),
@@ -273,22 +276,42 @@ impl Net {
         }
     }
 
+    /// Time has come to `first` and to what else happens at the same moment. Takes out of the queues that packets are to enter
+    /// what has left them. They would do so themselves, but each would wait for memory at its switch and at its link, and the
+    /// next one after it; done for all of them before, the processor waits for many at once.
+    pub(crate) fn look_ahead(&mut self, first: &Event) {
+        let mut next = std::mem::take(&mut self.next);
+        for event in std::iter::once(first).chain(self.events.present()) {
+            if let Event::Arrive { link, packet } = *event
+                && let Some(switch) = self.switch_after(link)
+            {
+                let label = self.packets.label(packet);
+                next.extend(switch.next(label.to, label.flow));
+            }
+        }
+        for link in next.drain(..) {
+            self.links[link.0 as usize].queued(self.now);
+        }
+        self.next = next;
+    }
+
     /// A packet came out of a link: either it is at its host, which is returned, or a switch sends it on.
     pub(crate) fn arrive(&mut self, link: LinkId, packet: PacketId) -> Option<HostId> {
-        if link == NOWHERE {
-            return Some(self.packets.label(packet).to);
+        let label = self.packets.label(packet);
+        // Several hosts may share a cable; the address says which one it is.
+        let Some(switch) = self.switch_after(link) else { return Some(label.to) };
+        match switch.next(label.to, label.flow) {
+            Some(next) => self.enter(next, packet),
+            None => self.drop_on(link, packet, DropReason::NoRoute),
         }
-        match self.ends[link.0 as usize] {
-            // Several hosts may share a cable; the address says which one it is.
-            End::Host(_) => Some(self.packets.label(packet).to),
-            End::Switch(switch) => {
-                let label = self.packets.label(packet);
-                match self.switches[switch.0 as usize].next(label.to, label.flow) {
-                    Some(next) => self.enter(next, packet),
-                    None => self.drop_on(link, packet, DropReason::NoRoute),
-                }
-                None
-            }
+        None
+    }
+
+    /// The switch that a link ends at; `None` if that is a host.
+    fn switch_after(&self, link: LinkId) -> Option<&Switch> {
+        match *self.ends.get(link.0 as usize)? {
+            End::Switch(switch) => Some(&self.switches[switch.0 as usize]),
+            End::Host(_) => None,
         }
     }
 

@@ -80,6 +80,11 @@ impl<E> EventQueue<E> {
         self.present.pop_front().map(|event| (Time::from_nanos(self.last), event))
     }
 
+    /// The events of the moment of the one that was taken last, as far as they have been added and not been taken.
+    pub(crate) fn present(&self) -> impl Iterator<Item = &E> {
+        self.present.iter()
+    }
+
     /// Whether no event is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.present.is_empty() && self.filled == 0

@@ -284,7 +284,10 @@ impl<N: Node> World<N> {
     fn step(&mut self, until: Time) -> bool {
         let Some((at, event)) = self.net.events.pop_until(until) else { return false };
         debug_assert!(at >= self.net.now, "time goes backwards");
-        self.net.now = at;
+        if at > self.net.now {
+            self.net.now = at;
+            self.net.look_ahead(&event);
+        }
         self.executed += 1;
         match event {
             Event::Arrive { link, packet } => {
