@@ -97,8 +97,9 @@ pub(crate) struct Label {
     pub(crate) corrupted: bool,
 }
 
-/// A datagram in the network, as hosts see it.
+/// A datagram in the network, as hosts see it; a cache line.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub struct Packet {
     /// Serial number, unique in the world; copies get their own.
     pub serial: u64,
@@ -108,9 +109,11 @@ pub struct Packet {
     pub dst: Addr,
     /// The UDP payload, less what is carried by its length only.
     pub(crate) data: Vec<u8>,
-    /// Stretches of zeros that are carried by their length: (offset in the payload, length), in order.
-    pub(crate) gaps: Vec<(u32, u32)>,
+    /// Stretches of zeros that are carried by their length: (offset in the payload, length), in order, empty ones last.
+    gaps: [(u32, u32); 2],
 }
+
+const NO_GAPS: [(u32, u32); 2] = [(0, 0); 2];
 
 impl Packet {
     /// Bytes of UDP payload.
@@ -123,18 +126,23 @@ impl Packet {
         self.data.extend_from_slice(bytes);
     }
 
-    /// Appends this many zeros to the UDP payload, which cost no memory and no copying.
+    /// Appends this many zeros to the UDP payload. The first and the second stretch of them cost no memory and no copying.
     pub fn put_zeros(&mut self, len: u32) {
         let end = self.len();
-        match self.gaps.last_mut() {
-            Some((at, before)) if *at + *before == end => *before += len,
-            _ => self.gaps.push((end, len)),
+        match self.gaps.iter_mut().find(|(at, before)| *before == 0 || *at + *before == end) {
+            Some(gap) if gap.1 == 0 => *gap = (end, len),
+            Some(gap) => gap.1 += len,
+            None => self.data.resize(self.data.len() + len as usize, 0),
         }
+    }
+
+    fn has_gaps(&self) -> bool {
+        self.gaps[0].1 > 0
     }
 
     /// Calls `f` with the whole UDP payload. `zeros` is room for it, all zero before and after.
     pub(crate) fn with_payload(&self, zeros: &mut Vec<u8>, f: impl FnOnce(&[u8])) {
-        if self.gaps.is_empty() {
+        if !self.has_gaps() {
             return f(&self.data);
         }
         let len = self.len() as usize;
@@ -149,7 +157,7 @@ impl Packet {
     /// Calls `f` with the offset and the bytes of each stretch between two gaps.
     fn for_each_run(&self, mut f: impl FnMut(usize, &[u8])) {
         let (mut at, mut data) = (0, &self.data[..]);
-        for &(gap, len) in &self.gaps {
+        for &(gap, len) in self.gaps.iter().filter(|gap| gap.1 > 0) {
             let (run, rest) = data.split_at(gap as usize - at);
             f(at, run);
             (at, data) = ((gap + len) as usize, rest);
@@ -189,13 +197,12 @@ impl Arena {
         let mut label = Label { flow: flow_hash(src, dst), to, len: 0, ecn, corrupted: false };
         let id = self.free.pop().unwrap_or_else(|| {
             self.labels.push(label);
-            self.packets.push(Packet { serial, src, dst, data: Vec::new(), gaps: Vec::new() });
+            self.packets.push(Packet { serial, src, dst, data: Vec::new(), gaps: NO_GAPS });
             PacketId(self.packets.len() as u32 - 1)
         });
         let p = self.get_mut(id);
         p.data.clear();
-        p.gaps.clear();
-        (p.serial, p.src, p.dst) = (serial, src, dst);
+        (p.serial, p.src, p.dst, p.gaps) = (serial, src, dst, NO_GAPS);
         fill(p);
         label.len = p.len();
         *self.label_mut(id) = label;
@@ -231,7 +238,7 @@ impl Arena {
         let p = self.get_mut(id);
         let before = p.data.len();
         change(&mut p.data);
-        if !p.gaps.is_empty() {
+        if p.has_gaps() {
             // Gaps stay where they are, so the bytes between them must, too.
             p.data.resize(before, 0);
         }
@@ -275,12 +282,14 @@ mod tests {
             p.put_zeros(1);
             p.put(b"c");
             p.put_zeros(1);
+            p.put(b"d");
+            p.put_zeros(2);
         });
         let p = arena.get(id);
-        assert_eq!((arena.label(id).len, p.data.len(), p.gaps.len()), (7, 3, 2));
+        assert_eq!((arena.label(id).len, &p.data[..], p.gaps), (10, &b"abcd\0\0"[..], [(2, 3), (6, 1)]));
         let mut zeros = Vec::new();
         for _ in 0..2 {
-            p.with_payload(&mut zeros, |bytes| assert_eq!(bytes, b"ab\0\0\0c\0"));
+            p.with_payload(&mut zeros, |bytes| assert_eq!(bytes, b"ab\0\0\0c\0d\0\0"));
         }
         assert!(zeros.iter().all(|b| *b == 0));
     }
