@@ -53,9 +53,9 @@ def srd_perf(options, what, unit, *more):
     return Tool("srd perf", NATIVE, None, server, client, read)
 
 
-def perftest(options, program, unit, size, count, *more):
+def perftest(options, program, unit, size, count, *more, driver="udp"):
     arguments = ["-c", "SRD", "-x", "0", "-F", "-s", str(size), "-n", str(count), "--report_gbits", *more]
-    command = [options.srd, "run", "--log", "error", "--", program, *arguments]
+    command = [options.srd, "run", "--log", "error", "--driver", driver, "--", program, *arguments]
 
     def read(out):
         # The line below '#bytes', of which a latency has '#bytes #iterations t_min t_max t_typical ...'.
@@ -64,13 +64,13 @@ def perftest(options, program, unit, size, count, *more):
         fields = lines[at + 1].split()
         return float(fields[{"us": 4, "M/s": 4, "Gbit/s": 3}[unit]])
 
-    return Tool(program, OURS, 18515, command, command + [SERVER], read)
+    return Tool(f"{program}, {driver}", OURS, 18515, command, command + [SERVER], read)
 
 
-def pingpong(options, provider, unit, size, count):
+def pingpong(options, provider, unit, size, count, driver=None):
     arguments = ["fi_pingpong", "-e", "rdm", "-p", provider, "-S", str(size), "-I", str(count)]
-    ours = provider == "efa"
-    command = [options.srd, "run", "--log", "error", "--"] + arguments if ours else arguments
+    ours = driver is not None
+    command = [options.srd, "run", "--log", "error", "--driver", driver, "--"] + arguments if ours else arguments
 
     def read(out):
         # bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec
@@ -78,7 +78,8 @@ def pingpong(options, provider, unit, size, count):
         return float(fields[6]) if unit == "us" else float(fields[5]) * 8 / 1000
 
     env = {"FI_EFA_ENABLE_SHM_TRANSFER": "0", "FI_EFA_USE_DEVICE_RDMA": "1"}
-    return Tool(f"fi_pingpong {provider}", OURS if ours else PEER, 47592, command, command + [SERVER], read, env)
+    name = f"fi_pingpong {provider}, {driver}" if ours else f"fi_pingpong {provider}"
+    return Tool(name, OURS if ours else PEER, 47592, command, command + [SERVER], read, env)
 
 
 def ucx(test, unit, size, count):
@@ -107,7 +108,9 @@ def rows(options):
             [
                 srd_perf(options, "lat", "us", "--size", "64"),
                 perftest(options, "ib_send_lat", "us", 64, latency),
-                pingpong(options, "efa", "us", 64, latency),
+                perftest(options, "ib_send_lat", "us", 64, latency, driver="xdp"),
+                pingpong(options, "efa", "us", 64, latency, "udp"),
+                pingpong(options, "efa", "us", 64, latency, "xdp"),
                 pingpong(options, "tcp;ofi_rxm", "us", 64, latency),
                 pingpong(options, "udp;ofi_rxd", "us", 64, latency),
                 ucx("tag_lat", "us", 64, latency),
@@ -145,7 +148,8 @@ def rows(options):
                 f"ping-pong, {text}",
                 unit,
                 [
-                    pingpong(options, "efa", unit, size, transfers),
+                    pingpong(options, "efa", unit, size, transfers, "udp"),
+                    pingpong(options, "efa", unit, size, transfers, "xdp"),
                     pingpong(options, "tcp;ofi_rxm", unit, size, transfers),
                     pingpong(options, "udp;ofi_rxd", unit, size, transfers // 4),
                 ],
@@ -249,10 +253,13 @@ def render(bench, table):
 
 
 def like(bench, row, peer):
-    """The figure of ours that a peer is compared with: the same program's if it runs on the card, else perftest's."""
+    """The figure of ours that a peer is compared with: the same program's if it runs on the card, else perftest's. With the
+    better driver, as the peers have one each."""
     ours = [tool for tool in row.tools if tool.kind == OURS]
     same = [tool for tool in ours if tool.name.split()[0] == peer.name.split()[0]]
-    return bench.median(row, (same or ours)[0])
+    values = [value for value in (bench.median(row, tool) for tool in same or ours) if value]
+    best = min if row.is_time() else max
+    return best(values, default=None)
 
 
 def main():
