@@ -92,6 +92,28 @@ fn one_stall_makes_nobody_wait_later() {
     assert!(took < Span::from_millis(50), "{took:?}");
 }
 
+/// Answers that take longer than anything that is assumed, because of the way or of the host: messages get through at first, and
+/// without needless packets after a while.
+#[test]
+fn a_round_trip_of_a_second_is_found_out() {
+    for early in [Span::ZERO, Span::from_micros(499_990)] {
+        let mut pair = Pair::new(Config::default());
+        (pair.delay, pair.early) = (Span::from_millis(500), early);
+        let mut asked = 0;
+        for i in 0..12 {
+            pair.send(0, pattern(i, 50_000));
+            pair.run_until(Span::from_secs(20), |p| p.sides[0].completed.len() == i as usize + 1);
+            if i == 2 {
+                let stats = pair.sides[0].endpoint.stats();
+                asked = stats.tail_probes + stats.timeouts;
+            }
+        }
+        assert!(pair.sides[0].completed.iter().all(|c| c.1 == Ok(())), "{:?}", pair.sides[0].completed);
+        let stats = pair.sides[0].endpoint.stats();
+        assert_eq!(stats.tail_probes + stats.timeouts, asked, "{early}: {stats:?}");
+    }
+}
+
 #[test]
 fn many_small_messages_share_datagrams() {
     let mut pair = Pair::new(Config::default());
