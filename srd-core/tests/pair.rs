@@ -158,6 +158,23 @@ fn restart_fails_what_was_outstanding_and_reconnects() {
     assert_eq!(pair.sides[1].received.len(), 1);
 }
 
+/// The peer opened a connection and forgot it before we knew that it had it; then there is a message for it.
+#[test]
+fn a_message_after_an_attempt_that_the_peer_forgot_opens_a_connection() {
+    let mut pair = Pair::new(Config::default());
+    // Its cookie is right, and our ACCEPT does not get through.
+    pair.wire = Box::new(|from, _, _, bytes| if from == 0 && bytes.len() > 30 { Deliver::Drop } else { Deliver::Once });
+    pair.send(1, pattern(1, 100));
+    pair.run_until(Span::from_millis(5), |p| p.peer_stats(0).established);
+    pair.restart(1, Config::default(), 9);
+    pair.run(Span::from_millis(5));
+    pair.wire = Box::new(|_, _, _, _| Deliver::Once);
+    pair.send(0, pattern(2, 100));
+    pair.run_until(Span::from_millis(50), |p| p.sides[0].completed.len() == 1);
+    assert_eq!(pair.sides[0].completed[0].1, Ok(()));
+    assert_eq!(pair.sides[1].received.len(), 1);
+}
+
 #[test]
 fn receiver_without_buffers_holds_back_and_goes_on() {
     let mut pair = Pair::new(Config::default());

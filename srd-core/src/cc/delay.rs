@@ -25,6 +25,8 @@ const LOSS_CONGESTION: f64 = 0.15;
 /// receiver's advice and without. Without, the way back up is long: a round is at least the time between two packets.
 const MIN_PACKETS_PER_RTT: f64 = 0.001;
 const MIN_PACKETS_UNADVISED: f64 = 0.01;
+/// Nor is it less than this: the base RTT of a host that stood still may be anything.
+const MIN_PACKETS_PER_SECOND: f64 = 1.0;
 /// Nor is the smallest rate more than this part of the share.
 const MIN_OF_SHARE: f64 = 0.25;
 /// Rounds with a queue above the target that does not fall, after which the share is no longer believed in.
@@ -147,10 +149,11 @@ impl Delay {
 
     /// Sets the remembered rate, and the one in use: that times `trim`.
     fn set_level(&mut self, level: f64, trim: f64) {
+        let slowest = |per_rtt: f64| (self.packet_rate() * per_rtt).max(self.mtu * MIN_PACKETS_PER_SECOND);
         let min = match self.share {
             // Where the network is far quicker than the link, a fair share may be less still.
-            Some(share) => (self.packet_rate() * MIN_PACKETS_PER_RTT).min(share * MIN_OF_SHARE),
-            None => self.packet_rate() * MIN_PACKETS_UNADVISED,
+            Some(share) => slowest(MIN_PACKETS_PER_RTT).min(share * MIN_OF_SHARE),
+            None => slowest(MIN_PACKETS_UNADVISED),
         };
         let min = min.min(self.max_rate);
         self.level = level.clamp(min, self.max_rate);
@@ -380,6 +383,15 @@ mod tests {
         assert!(!delay.on_share(Some(LINK / 2.0)), "that is known");
         assert!(!delay.on_share(Some(LINK / 256.0)) && !delay.on_share(None));
         assert_eq!(delay.rate(), LINK / 4.0);
+    }
+
+    #[test]
+    fn the_rate_never_falls_below_a_packet_per_second() {
+        let config = Config { link_rate: None, ..Config::default() }.check().expect("valid");
+        let mut delay = Delay::new(&config, 8_972, None);
+        (delay.startup, delay.base) = (false, Span::from_secs(10));
+        (0..100).for_each(|_| delay.on_timeout());
+        assert_eq!(delay.rate(), 8_972.0);
     }
 
     /// What is left of the rate after rounds in which a queue of so many targets stands.

@@ -275,12 +275,13 @@ impl Conn {
         self.repace(cx);
     }
 
-    /// The rate may be another one: then the wait for the next burst is, too. Not without advice, since rates that are
-    /// guessed jump, and together would overflow what a slower pace does not.
+    /// The rate may be another one: then the wait for the next burst is, too. Without advice only a wait that has become
+    /// absurd, since rates that are guessed jump, and together would overflow what a slower pace does not.
     fn repace(&mut self, cx: &Cx<'_>) {
         if self.share.is_some() {
             self.pacer.adapt(cx.now, self.cc.rate());
         }
+        self.limit_wait(cx);
     }
 
     /// Forgets packets whose fate is settled, lost ones only when an acknowledgement of them has become unlikely or the

@@ -27,6 +27,12 @@ impl Pacer {
         self.rate = rate;
     }
 
+    /// No wait is longer than what this many bytes take at the present rate: neither for probes that did not wait, nor
+    /// because the rate was a small part of what it is now.
+    pub(super) fn limit(&mut self, now: Time, bytes: u64, rate: f64) {
+        self.next = self.next.min(now + Span::from_secs_f64(bytes as f64 / rate));
+    }
+
     /// When a burst may leave that is `short` of a full datagram by this time's worth: it need not wait for what it does
     /// not use.
     pub(super) fn next(&self, short: Span) -> Time {
@@ -40,6 +46,7 @@ impl Pacer {
 
     /// A burst of `bytes` leaves at `rate` bytes per second. Time that was missed up to `credit` is made up for, so that
     /// late wake-ups do not lower the rate. The gap to the next one varies by up to `jitter` of itself in both directions.
+    /// Bursts that do not wait for their turn put off the next one, see [`limit`](Self::limit).
     pub(super) fn on_sent(&mut self, now: Time, bytes: u64, rate: f64, credit: Span, jitter: f64) {
         let mut gap = bytes as f64 / rate;
         if jitter > 0.0 {
@@ -85,6 +92,19 @@ mod tests {
             let (sent, allowed) = carried(Span::from_micros(us));
             assert!((sent - allowed).abs() <= 18_000.0, "{us} us: {sent} of {allowed}");
         }
+    }
+
+    #[test]
+    fn a_wait_from_slower_times_ends() {
+        let mut pacer = Pacer::new(Xoshiro256PlusPlus::seed_from_u64(1));
+        for _ in 0..100 {
+            // Probes, one per second of pace each.
+            pacer.on_sent(Time::ZERO, 1_000, 1_000.0, Span::ZERO, 0.0);
+            pacer.limit(Time::ZERO, 8_000, 1_000.0);
+        }
+        assert_eq!(pacer.next(Span::ZERO), Time::ZERO + Span::from_secs(8));
+        pacer.limit(Time::ZERO + Span::from_secs(1), 8_000, 1e6);
+        assert_eq!(pacer.next(Span::ZERO), Time::ZERO + Span::from_millis(1_008));
     }
 
     #[test]

@@ -25,6 +25,9 @@ const MAX_SEGMENTS: usize = 64;
 /// Packet numbers that only probes may use, so that a full window does not silence them.
 pub(super) const PROBE_NUMBERS: u32 = 32;
 
+/// Probes whose pace puts off what comes after them.
+const PROBES_PACED: u64 = 8;
+
 /// Round trips without a packet after which sending begins anew.
 const RESTART_RTTS: u64 = 4;
 
@@ -321,6 +324,13 @@ impl Conn {
         let credit = cx.granularity.min(Span::from_secs_f64(f64::from(cx.config.max_burst) * per_byte))
             + Span::from_secs_f64(2.0 * f64::from(self.datagram.get()) * per_byte);
         self.pacer.on_sent(cx.now, bytes, rate, credit, cx.config.tuning.jitter);
+        self.limit_wait(cx);
+    }
+
+    /// A wait lasts no longer than a burst and some probes take.
+    pub(super) fn limit_wait(&mut self, cx: &Cx<'_>) {
+        let bytes = u64::from(cx.config.max_burst) + PROBES_PACED * u64::from(self.datagram.get());
+        self.pacer.limit(cx.now, bytes, self.cc.rate());
     }
 
     #[cold]
