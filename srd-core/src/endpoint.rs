@@ -315,11 +315,8 @@ impl Endpoint {
             return Err(SendError::TooLong { len: msg.len, max: conn.remote.max_message });
         }
         p.outbox.push(msg);
-        // [HS-10]
-        if let State::Open { conn, .. } = &mut p.state
-            && !conn.is_confirmed()
-        {
-            conn.request_ping();
+        if let State::Open { conn, .. } = &mut p.state {
+            conn.seek_confirmation();
         }
         if matches!(p.state, State::Idle) {
             self.open(now, slot);

@@ -63,8 +63,8 @@ impl Conn {
         }
     }
 
-    /// The time between two packets at the present rate. Where many share a link at which all send rarely, the queue may grow
-    /// by as much before we hear of it: then every other packet may be one of somebody else that came between.
+    /// The time between two packets at the present rate. By as much the RTT may grow unseen where many share a link and each
+    /// sends rarely: the others fill the queue between two of our packets.
     fn gap(&self) -> Span {
         Span::from_secs_f64(f64::from(self.datagram.get()) / self.cc.rate())
     }

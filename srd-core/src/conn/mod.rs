@@ -229,6 +229,12 @@ impl Conn {
         self.ping = true;
     }
 
+    /// A message waits that may not be sent yet: asks whether the peer knows the connection, unless that is asked already.
+    // [HS-10]
+    pub(crate) fn seek_confirmation(&mut self) {
+        self.ping |= !self.confirmed && self.in_flight == 0;
+    }
+
     /// Messages were withdrawn, the last of them before id `end`.
     // [REL-14]
     pub(crate) fn withdrew(&mut self, end: Seq) {
