@@ -239,11 +239,12 @@ impl Inbound {
         if *sender == new {
             return;
         }
-        match *sender {
-            Sender::Silent => {}
-            Sender::Until(period) if period.wrapping_sub(self.number) < 8 => self.recent.remove(period),
-            Sender::Until(_) => {}
-            Sender::Streaming => self.streaming -= 1,
+        if self.counts(*sender) {
+            match *sender {
+                Sender::Silent => {}
+                Sender::Until(period) => self.recent.remove(period),
+                Sender::Streaming => self.streaming -= 1,
+            }
         }
         match new {
             Sender::Silent => {}

@@ -30,7 +30,9 @@ impl Pacer {
     /// No wait is longer than what this many bytes take at the present rate: neither for probes that did not wait, nor
     /// because the rate was a small part of what it is now.
     pub(super) fn limit(&mut self, now: Time, bytes: u64, rate: f64) {
-        self.next = self.next.min(now + Span::from_secs_f64(bytes as f64 / rate));
+        if self.next > now {
+            self.next = self.next.min(now + Span::from_secs_f64(bytes as f64 / rate));
+        }
     }
 
     /// When a burst may leave that is `short` of a full datagram by this time's worth: it need not wait for what it does
