@@ -192,7 +192,7 @@ impl Config {
             initial_rtt: Span::from_micros(50),
             initial_window: 16 * 1024,
             target_delay: Span::from_micros(6),
-            burst_time: Span::from_micros(1),
+            burst_time: Span::ZERO,
             share_period: Span::from_micros(10),
             ..Config::default()
         }

@@ -172,9 +172,9 @@ const QUARANTINE: Span = Span::from_secs(1);
 const REVIVAL_PAUSE: Span = Span::from_millis(20);
 /// One of so many bursts takes no path because it was fast just now.
 const EXPLORES: u32 = 4;
-/// Random usable paths of which the best is taken. With two, a spine that few of the paths cross stays behind the others
-/// when all are full: it is among the two too rarely.
-const CANDIDATES: usize = 3;
+/// Random paths of which the best usable one is taken. With two, a spine that few of the paths cross stays behind the others
+/// when all are full: it is among the two too rarely. With sixteen, senders follow each other.
+const CANDIDATES: usize = 8;
 /// Paths that are remembered as fast.
 const MAX_FRESH: u8 = 64;
 /// Samples after which a path's own smallest RTT is believed to be without a queue.
@@ -243,24 +243,21 @@ impl PathSet {
                 return i;
             }
         }
-        let mut best: Option<(f64, u8)> = None;
-        let mut found = 0;
-        for _ in 0..3 * CANDIDATES {
+        let mut drawn = [(0.0, 0); CANDIDATES];
+        for slot in &mut drawn {
             let i = self.rng.random_range(0..n) as u8;
-            if Some(i) == avoid || !self.usable(i, now, patience, sent) {
-                continue;
-            }
-            let score = self.score(i, now, rate);
-            if best.is_none_or(|(b, j)| j != i && score < b) {
-                best = Some((score, i));
-            }
-            found += 1;
-            if found == CANDIDATES {
-                break;
-            }
+            *slot = (self.score(i, now, rate), i);
         }
-        if let Some((_, i)) = best {
-            return i;
+        // Whether a path is usable takes longer to find out than its score.
+        let mut drawn = &mut drawn[..];
+        while let Some(best) = (0..drawn.len()).min_by(|&a, &b| drawn[a].0.total_cmp(&drawn[b].0)) {
+            let i = drawn[best].1;
+            if Some(i) != avoid && self.usable(i, now, patience, sent) {
+                return i;
+            }
+            let last = drawn.len() - 1;
+            drawn.swap(best, last);
+            drawn = &mut drawn[..last];
         }
         let start = self.rng.random_range(0..n);
         let candidates = (0..n).map(|k| ((start + k) % n) as u8).filter(|&i| Some(i) != avoid);
