@@ -5,7 +5,7 @@ use crate::config::CheckedConfig;
 use crate::driver::Ecn;
 use crate::seq::Seq;
 use crate::time::{Span, Time};
-use crate::wire::{Ack, AckPath, CHECKSUM_LEN, MAX_ACK_PATHS, Refusal, Refuse, Share, Sink, TRACKED_HEADER};
+use crate::wire::{Ack, AckPath, Advice, CHECKSUM_LEN, MAX_ACK_PATHS, Refusal, Refuse, Sink, TRACKED_HEADER};
 
 const _: () = assert!(MIN_ROOM + TRACKED_HEADER + CHECKSUM_LEN <= crate::MIN_DATAGRAM as usize);
 
@@ -47,7 +47,7 @@ pub(crate) struct Acks {
 }
 
 /// Room that an acknowledgement with the refusals of one packet needs at most.
-pub(crate) const MIN_ROOM: usize = 16 + 6 + 6 * MAX_PIECES;
+pub(crate) const MIN_ROOM: usize = 20 + 6 + 6 * MAX_PIECES;
 
 /// Pieces of messages in one packet at most, so that a REFUSE of them all fits into the smallest datagram.
 pub(crate) const MAX_PIECES: usize = 76;
@@ -231,7 +231,7 @@ impl Acks {
 
     /// Writes what is owed into at most `room` bytes (at least [`MIN_ROOM`]) and considers it said. If the room is too
     /// small, path entries and the end of the bitmap are left out: later acknowledgements say the rest.
-    pub(crate) fn write(&mut self, now: Time, room: usize, share: Share, out: &mut impl Sink) {
+    pub(crate) fn write(&mut self, now: Time, room: usize, advice: Advice, out: &mut impl Sink) {
         let mut room = room - Ack::encoded_len(0, 0);
         for (pn, messages) in &self.refusals {
             let len = Refuse::encoded_len(messages.len());
@@ -258,7 +258,7 @@ impl Acks {
                 residence: known.then(|| now.since(seen.at)),
             }
         });
-        Ack::encode(base, newest, share, words, paths, out);
+        Ack::encode(base, newest, advice, words, paths, out);
         self.spare_refusals.extend(self.refusals.drain(..).map(|(_, list)| list));
         for path in self.pending_paths.drain(..) {
             self.paths[usize::from(path)].pending = false;

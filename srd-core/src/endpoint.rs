@@ -434,6 +434,9 @@ impl Endpoint {
                 if self.inbound.has_emptied() {
                     self.tell_shares();
                 }
+                if self.inbound.has_doubled() {
+                    self.tell_starts();
+                }
             }
             Ok(Packet::Untracked { flags, cid, frames }) => {
                 let Some(index) = self.find_from(cid, meta) else {
@@ -722,6 +725,19 @@ impl Endpoint {
                 && conn.tell_share(&self.inbound)
             {
                 self.senders.push(slot);
+                self.make_ready(slot);
+            }
+        }
+    }
+
+    /// Tells all that have had advice with what rate to begin.
+    // [CC-7]
+    #[cold]
+    fn tell_starts(&mut self) {
+        for slot in 0..self.peers.len() {
+            if let State::Open { conn, .. } = &mut self.peers[slot].state
+                && conn.tell_start()
+            {
                 self.make_ready(slot);
             }
         }

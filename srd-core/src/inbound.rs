@@ -9,7 +9,7 @@
 
 use crate::config::CheckedConfig;
 use crate::time::{Span, Time};
-use crate::wire::Share;
+use crate::wire::{Advice, Share};
 
 /// A connection's place in the count; the connection keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -53,6 +53,9 @@ pub(crate) struct Inbound {
     recent: Expiring,
     /// How many sent when all of them were last told of their share, or the most since then.
     told: u32,
+    /// Connections on which packets have come, and how many they were when those were told, or the fewest since then.
+    known: u32,
+    known_told: u32,
     /// Those that asked for a cookie. They prove nothing, so only newcomers hear of them.
     knocking: Expiring,
 }
@@ -121,6 +124,8 @@ impl Inbound {
             streaming: 0,
             recent: Expiring::default(),
             told: 0,
+            known: 0,
+            known_told: 1,
             knocking: Expiring::default(),
         }
     }
@@ -278,9 +283,36 @@ impl Inbound {
         emptied
     }
 
+    /// The first packet on a connection came: from now on its sender has advice from us.
+    pub(crate) fn met(&mut self) {
+        self.known += 1;
+    }
+
+    /// A connection on which packets have come is over.
+    pub(crate) fn parted(&mut self) {
+        self.known -= 1;
+        self.known_told = self.known_told.min(self.known).max(1);
+    }
+
+    /// Whether there are more than twice as many connections as when this was last so. Then all are told with what rate to
+    /// begin: who believes in that of half as many would fill the queue.
+    // [CC-7]
+    pub(crate) fn has_doubled(&mut self) -> bool {
+        let doubled = self.link_rate.is_some() && self.known > 2 * self.known_told;
+        if doubled {
+            self.known_told = self.known;
+        }
+        doubled
+    }
+
+    /// What to tell those that send.
+    pub(crate) fn advice(&self) -> Advice {
+        Advice { share: self.share(), start: self.among(self.known) }
+    }
+
     /// The share of each of those that send.
     // [CC-4]
-    pub(crate) fn share(&self) -> Share {
+    fn share(&self) -> Share {
         // Strangers that knock count no more than those that are known, so that they cannot take much from them.
         let senders = self.senders();
         self.among(senders + self.knocking.total.min(senders))

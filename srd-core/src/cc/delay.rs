@@ -70,6 +70,8 @@ pub(super) struct Delay {
     /// The share of the last round.
     share: Option<f64>,
     startup: bool,
+    /// Bound of the rate in start-up.
+    first_rate: f64,
     /// Queueing delay of the last round, in targets.
     last_queue: f64,
     stuck_rounds: u32,
@@ -103,6 +105,7 @@ impl Delay {
             host: Span::ZERO,
             share,
             startup: true,
+            first_rate: f64::INFINITY,
             last_queue: 0.0,
             stuck_rounds: 0,
             calm_rounds: 0,
@@ -274,7 +277,7 @@ impl Controller for Delay {
             let mut factor = if fair { 1.0 } else { 1.0 - t.integral * step * (queue - SETPOINT).clamp(0.0, 1.0) };
             // A queue that was seen in few of a round's round trips is no reason to give way as if it had stood in all.
             if self.stuck_rounds >= if fair { STUCK_ROUNDS } else { 1 } {
-                let most = if fair && queue < LONG_QUEUE { FAIR_CUT } else { 0.5 };
+                let most = if fair && queue < LONG_QUEUE { FAIR_CUT * (queue - 1.0).min(1.0) } else { 0.5 };
                 factor = factor.min(1.0 - (STUCK_WEIGHT * step).min(1.0) * (0.8 * (1.0 - 1.0 / queue)).min(most));
             }
             if congested_loss {
@@ -316,10 +319,15 @@ impl Controller for Delay {
     }
 
     fn on_restart(&mut self) {
-        self.startup = true;
+        (self.startup, self.first_rate) = (true, f64::INFINITY);
         self.window = self.window.min(self.first_window());
         (self.recent_len, self.full_bw, self.full_rounds) = (0, 0.0, 0);
         self.bw = [0.0; BW_ROUNDS];
+    }
+
+    fn begin(&mut self, rate: f64) {
+        self.first_rate = rate;
+        self.window = self.filling(rate).max(self.mtu);
     }
 
     fn on_timeout(&mut self) {
@@ -336,7 +344,7 @@ impl Controller for Delay {
         if self.startup {
             // Fast enough never to be what limits, slow enough not to send the window in one clump.
             let fast = (2.0 * self.window / self.base.as_secs_f64().max(1e-9)).min(self.max_rate);
-            self.share.map_or(fast, |s| fast.min(s))
+            self.share.map_or(fast, |s| fast.min(s)).min(self.first_rate)
         } else {
             self.rate
         }

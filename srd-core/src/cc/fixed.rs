@@ -17,6 +17,7 @@ impl Controller for Fixed {
     }
     fn on_round(&mut self, _: &RoundSample) {}
     fn on_restart(&mut self) {}
+    fn begin(&mut self, _: f64) {}
     fn on_timeout(&mut self) {}
     fn rate(&self) -> f64 {
         self.rate.max(1) as f64

@@ -59,6 +59,8 @@ pub(crate) trait Controller: std::fmt::Debug + Send {
     fn on_round(&mut self, round: &RoundSample);
     /// Something is to be sent after a pause in which everything was acknowledged.
     fn on_restart(&mut self);
+    /// Until the first acknowledgement this rate will do, in bytes per second.
+    fn begin(&mut self, rate: f64);
     /// Nothing was acknowledged for a whole retransmission timeout, on any path.
     fn on_timeout(&mut self);
     /// Pacing rate, bytes per second, above 0.

@@ -88,7 +88,7 @@ impl Conn {
             return Err(Fault::Violation);
         }
         self.settle(cx, outbox);
-        self.share = ack.share.rate();
+        (self.share, self.start) = (ack.advice.share.rate(), ack.advice.start.rate());
         if self.cc.on_share(self.share) {
             self.repace(cx);
         }
@@ -257,7 +257,9 @@ impl Conn {
         self.repace(cx);
         if self.asking {
             self.asking = false;
-            self.spread(cx);
+            if !self.early {
+                self.spread(cx, self.share);
+            }
         }
         for path in covered.paths.iter() {
             let due = self.paths.detect_lost(path, cx.now, &self.sent, &mut self.lost_scratch);
@@ -277,7 +279,7 @@ impl Conn {
 
     /// The rate may be another one: then the wait for the next burst is, too. Without advice only a wait that has become
     /// absurd, since rates that are guessed jump, and together would overflow what a slower pace does not.
-    fn repace(&mut self, cx: &Cx<'_>) {
+    pub(super) fn repace(&mut self, cx: &Cx<'_>) {
         if self.share.is_some() {
             self.pacer.adapt(cx.now, self.cc.rate());
         }

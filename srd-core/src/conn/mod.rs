@@ -84,11 +84,14 @@ pub(crate) struct Conn {
     cc: Box<dyn Controller>,
     /// The peer's last advice on our rate, bytes per second.
     share: Option<f64>,
+    /// The rate at which all that may send to the peer could begin at once, as far as it told us.
+    start: Option<f64>,
     pacer: Pacer,
     /// Nothing was to be sent and nothing in flight.
     idle: bool,
-    /// A PING asks for our share of the receiver's link before much is sent.
+    /// A PING asks for our share of the receiver's link before much is sent; meanwhile no more than `start` may leave.
     asking: bool,
+    early: bool,
     in_flight: u64,
     /// When the latest-sent packet that was acknowledged was sent.
     newest_acked_at: Time,
@@ -112,6 +115,8 @@ pub(crate) struct Conn {
     inbox: Inbox,
     /// The peer's place among those who send to us.
     sender: Sender,
+    /// A packet has come on this connection.
+    met: bool,
     /// The peer asks for its share; how many sent when it was last looked at, and how often the answer was put off.
     asked: Option<(u32, u32)>,
     refused_scratch: Vec<(Seq, Refusal)>,
@@ -172,8 +177,10 @@ impl Conn {
             held_up_at: Time::ZERO,
             cc: cc::new_controller(config, datagram, remote.share.rate()),
             share: remote.share.rate(),
+            start: None,
             idle: true,
             asking: false,
+            early: false,
             in_flight: 0,
             newest_acked_at: Time::ZERO,
             next_scan: Time::ZERO,
@@ -195,6 +202,7 @@ impl Conn {
                 config.max_partial_messages,
             ),
             sender: Sender::Silent,
+            met: false,
             asked: None,
             refused_scratch: Vec::new(),
             ping: false,
@@ -326,6 +334,9 @@ impl Conn {
             return;
         }
         self.confirmed = true;
+        if !std::mem::replace(&mut self.met, true) {
+            cx.inbound.met();
+        }
         let mut refused = std::mem::take(&mut self.refused_scratch);
         refused.clear();
         let outcome = self.handle_frames(cx, Frames::new(frames, true), meta, outbox, upper, &mut refused);
@@ -343,7 +354,9 @@ impl Conn {
                 let asks = is_ping(frames) && !ack_now;
                 cx.inbound.read(cx.now, meta.at);
                 cx.inbound.heard(cx.now, &mut self.sender, frames.len(), self.inbox.has_partials(), asks);
-                self.asked = asks.then(|| (cx.inbound.senders(), 0));
+                if asks {
+                    self.asked = Some((cx.inbound.senders(), 0));
+                }
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, ack_now);
             }
             Err(fault) => fault.count(cx.stats),
@@ -431,9 +444,20 @@ impl Conn {
         sends
     }
 
+    /// Tells the peer with what rate to begin, if it has had that advice before; says whether it has.
+    pub(crate) fn tell_start(&mut self) -> bool {
+        if self.met {
+            self.acks.remind();
+        }
+        self.met
+    }
+
     /// The connection ends: places of half-delivered messages go back to the upper storey.
     pub(crate) fn abandon<U: Upper>(&mut self, cx: &mut Cx<'_>, upper: &mut U) {
         cx.inbound.left(&mut self.sender);
+        if std::mem::take(&mut self.met) {
+            cx.inbound.parted();
+        }
         self.inbox.abandon(upper);
     }
 

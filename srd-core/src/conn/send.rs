@@ -73,7 +73,7 @@ impl Conn {
     fn may_send_data(&self, outbox: &Outbox) -> bool {
         if !outbox.is_waiting()
             || !self.confirmed
-            || self.asking
+            || (self.asking && !self.early)
             || !outbox.sendable()
             || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window
         {
@@ -173,6 +173,12 @@ impl Conn {
             self.send_ping(cx, route, path, size.into(), outbox, upper, batch);
             return true;
         }
+        if self.asking && std::mem::take(&mut self.ping) {
+            // The question first: who hears it counts us before anything of us arrives.
+            let path = self.pick(cx, None);
+            self.send_ping(cx, route, path, 0, outbox, upper, batch);
+            return true;
+        }
         // Nothing since then takes the permission back.
         if at_once || self.may_send_now(cx, outbox) {
             self.send_data(cx, route, outbox, upper, batch);
@@ -215,17 +221,23 @@ impl Conn {
             }
             self.cc.on_restart();
             if self.share.is_some() && outbox.waiting() > cx.config.initial_window.into() {
-                self.asking = true;
-                self.ping = true;
+                (self.asking, self.ping) = (true, true);
+                // [CC-7]
+                self.early = self.start.is_some();
+                if let Some(start) = self.start {
+                    self.cc.begin(start);
+                    self.repace(cx);
+                    self.spread(cx, self.start);
+                }
                 return;
             }
         }
-        self.spread(cx);
+        self.spread(cx, self.share);
     }
 
     /// Many may begin at once at a rate at which each sends rarely: then not all at the same moment.
-    pub(super) fn spread(&mut self, cx: &Cx<'_>) {
-        let gap = self.share.map_or(Span::ZERO, |share| Span::from_secs_f64(f64::from(self.datagram.get()) / share));
+    pub(super) fn spread(&mut self, cx: &Cx<'_>, rate: Option<f64>) {
+        let gap = rate.map_or(Span::ZERO, |rate| Span::from_secs_f64(f64::from(self.datagram.get()) / rate));
         if gap > cx.config.target_delay {
             self.pacer.hold(cx.now, gap);
         }
@@ -460,7 +472,7 @@ impl Conn {
         self.write_header(route, outbox, path, batch);
         let limit = limit - self.trailer();
         if with_ack && limit >= batch.packet_len() + MIN_ROOM {
-            self.acks.write(cx.now, limit - batch.packet_len(), cx.inbound.share(), batch);
+            self.acks.write(cx.now, limit - batch.packet_len(), cx.inbound.advice(), batch);
             cx.stats.acks_sent += 1;
         }
         let full_room = usize::from(self.datagram.get()) - self.trailer() - TRACKED_HEADER;
@@ -550,7 +562,7 @@ impl Conn {
     fn write_ack_packet<U: Upper>(&mut self, cx: &mut Cx<'_>, upper: &U, limit: usize, batch: &mut TxBatch) {
         batch.begin_packet();
         encode_untracked(if self.checksum { flags::CHECKSUM } else { 0 }, self.remote.cid, batch);
-        self.acks.write(cx.now, limit - UNTRACKED_HEADER - self.trailer(), cx.inbound.share(), batch);
+        self.acks.write(cx.now, limit - UNTRACKED_HEADER - self.trailer(), cx.inbound.advice(), batch);
         if self.checksum {
             batch.checksum(upper);
         }

@@ -5,7 +5,8 @@
 //! WHOLE    1, header length 1, length 2, message id 4, header, payload
 //! PART     2, header length 1, length 2, message id 4, total 4, offset 4, header, payload
 //! PING     3
-//! ACK      4, paths 1, words 2, cumulative 4, newest 4, share 4, words x 8, paths x (path 1, CE 1, behind 2, residence 2)
+//! ACK      4, paths 1, words 2, cumulative 4, newest 4, share 4, start 4, words x 8,
+//!          paths x (path 1, CE 1, behind 2, residence 2)
 //! REFUSE   5, count 1, packet number 4, count x (message id 4, kind 1, status 1)
 //! ```
 
@@ -23,7 +24,7 @@ const REFUSE: u8 = 5;
 
 const WHOLE_HEAD: usize = 8;
 const PART_HEAD: usize = 16;
-const ACK_HEAD: usize = 16;
+const ACK_HEAD: usize = 20;
 
 /// Granularity of fragment offsets and lengths (all but a message's last), in bytes.
 pub(crate) const BLOCK: u32 = 64;
@@ -47,7 +48,7 @@ pub(crate) enum Frame<'a> {
     Refuse(Refuse<'a>),
 }
 
-/// A receiver's advice to a sender: its share of the receiver's link, in units of 1,000 bytes per second; 0 is no advice.
+/// A share of the receiver's link, in units of 1,000 bytes per second; 0 is no advice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Share(pub(crate) u32);
 
@@ -64,6 +65,15 @@ impl Share {
     }
 }
 
+/// What a receiver advises a sender.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Advice {
+    /// Its share among those that send.
+    pub(crate) share: Share,
+    /// Its share if all that have sent before began at once.
+    pub(crate) start: Share,
+}
+
 /// An acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ack<'a> {
@@ -71,8 +81,7 @@ pub(crate) struct Ack<'a> {
     pub(crate) cumulative: Seq,
     /// The newest packet received.
     pub(crate) newest: Seq,
-    /// The sender's share of the receiver's link.
-    pub(crate) share: Share,
+    pub(crate) advice: Advice,
     words: &'a [u8],
     paths: &'a [u8],
 }
@@ -116,7 +125,7 @@ impl Ack<'_> {
     pub(crate) fn encode(
         cumulative: Seq,
         newest: Seq,
-        share: Share,
+        advice: Advice,
         words: impl ExactSizeIterator<Item = u64>,
         paths: impl ExactSizeIterator<Item = AckPath>,
         out: &mut impl Sink,
@@ -127,7 +136,8 @@ impl Ack<'_> {
         b[2..4].copy_from_slice(&(words.len() as u16).to_be_bytes());
         b[4..8].copy_from_slice(&cumulative.0.to_be_bytes());
         b[8..12].copy_from_slice(&newest.0.to_be_bytes());
-        b[12..16].copy_from_slice(&share.0.to_be_bytes());
+        b[12..16].copy_from_slice(&advice.share.0.to_be_bytes());
+        b[16..20].copy_from_slice(&advice.start.0.to_be_bytes());
         out.put(&b);
         for w in words {
             out.put(&w.to_be_bytes());
@@ -270,11 +280,11 @@ impl<'a> Frames<'a> {
                 let words = usize::from(r.u16("words")?);
                 let cumulative = Seq(r.u32("cumulative")?);
                 let newest = Seq(r.u32("newest")?);
-                let share = Share(r.u32("share")?);
+                let advice = Advice { share: Share(r.u32("share")?), start: Share(r.u32("start")?) };
                 Frame::Ack(Ack {
                     cumulative,
                     newest,
-                    share,
+                    advice,
                     words: r.bytes(words * 8, "words")?,
                     paths: r.bytes(paths * 6, "path entries")?,
                 })

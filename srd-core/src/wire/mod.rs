@@ -10,7 +10,7 @@ mod packet;
 
 pub use dissect::{DissectError, dissect};
 pub(crate) use frame::{
-    Ack, AckPath, BLOCK, Frame, Frames, MAX_ACK_PATHS, Refusal, Refuse, Share, fragment_len, is_ping,
+    Ack, AckPath, Advice, BLOCK, Frame, Frames, MAX_ACK_PATHS, Refusal, Refuse, Share, fragment_len, is_ping,
     write_fragment_head, write_ping,
 };
 pub(crate) use handshake::{Accept, Close, Closed, Hello, Init, Retry, Unknown, features};

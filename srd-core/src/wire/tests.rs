@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use super::frame::{Ack, AckPath, Refuse, Share};
+use super::frame::{Ack, AckPath, Advice, Refuse, Share};
 use super::*;
 use crate::seq::Seq;
 use crate::time::Span;
@@ -15,7 +15,7 @@ use crate::time::Span;
 enum Piece {
     Fragment { message: u32, total: u32, offset: u32, header: Vec<u8>, payload: Vec<u8> },
     Ping,
-    Ack { cumulative: u32, newest: u32, share: u32, words: Vec<u64>, paths: Vec<(u8, u8, u16, u16)> },
+    Ack { cumulative: u32, newest: u32, advice: (u32, u32), words: Vec<u64>, paths: Vec<(u8, u8, u16, u16)> },
     Refuse { pn: u32, entries: Vec<(u32, Option<u8>)> },
 }
 
@@ -40,7 +40,7 @@ fn encode_pieces(pieces: &[Piece], out: &mut Vec<u8>) {
                 out.put(payload);
             }
             Piece::Ping => write_ping(out),
-            Piece::Ack { cumulative, newest, share, words, paths } => {
+            Piece::Ack { cumulative, newest, advice, words, paths } => {
                 let paths = paths.iter().map(|&(path, ce, behind, residence)| AckPath {
                     path,
                     ce,
@@ -48,7 +48,8 @@ fn encode_pieces(pieces: &[Piece], out: &mut Vec<u8>) {
                     residence: (residence != u16::MAX).then(|| Span::from_nanos(64 * u64::from(residence))),
                 });
                 let (cumulative, newest) = (Seq(*cumulative), Seq(*newest));
-                Ack::encode(cumulative, newest, Share(*share), words.iter().copied(), paths, out);
+                let advice = Advice { share: Share(advice.0), start: Share(advice.1) };
+                Ack::encode(cumulative, newest, advice, words.iter().copied(), paths, out);
             }
             Piece::Refuse { pn, entries } => {
                 let entries: Vec<_> = entries
@@ -76,7 +77,7 @@ fn decode_pieces(bytes: &[u8], tracked: bool) -> Result<Vec<Piece>, DecodeError>
                 Frame::Ack(ack) => Piece::Ack {
                     cumulative: ack.cumulative.0,
                     newest: ack.newest.0,
-                    share: ack.share.0,
+                    advice: (ack.advice.share.0, ack.advice.start.0),
                     words: ack.words().collect(),
                     paths: ack
                         .paths()
@@ -183,8 +184,8 @@ fn fragment() -> impl Strategy<Value = Piece> {
 fn answer() -> impl Strategy<Value = Piece> {
     let path = (any::<u8>(), any::<u8>(), any::<u16>(), any::<u16>());
     let lists = (prop::collection::vec(any::<u64>(), 0..8), prop::collection::vec(path, 0..6));
-    let ack = (number(), number(), any::<u32>(), lists)
-        .prop_map(|(cumulative, newest, share, (words, paths))| Piece::Ack { cumulative, newest, share, words, paths });
+    let ack = (number(), number(), any::<(u32, u32)>(), lists)
+        .prop_map(|(cumulative, newest, advice, (words, paths))| Piece::Ack { cumulative, newest, advice, words, paths });
     let refuse = (number(), prop::collection::vec((number(), any::<Option<u8>>()), 0..8))
         .prop_map(|(pn, entries)| Piece::Refuse { pn, entries });
     prop_oneof![ack, refuse]
@@ -494,7 +495,7 @@ fn golden() -> Vec<(&'static str, &'static str, Whole)> {
     let ack = Piece::Ack {
         cumulative: 500,
         newest: 565,
-        share: 12_300_000,
+        advice: (12_300_000, 260_000),
         words: vec![0b1101, 0b11],
         paths: vec![(3, 255, 0, 47), (9, 0, 62, u16::MAX)],
     };
@@ -502,7 +503,7 @@ fn golden() -> Vec<(&'static str, &'static str, Whole)> {
     let wrapped_ack = Piece::Ack {
         cumulative: u32::MAX - 1,
         newest: 3,
-        share: 0,
+        advice: (0, 0),
         words: vec![0b11_1010],
         paths: vec![(0, 0, 5, 0), (255, 1, 0, 65534)],
     };
@@ -585,7 +586,7 @@ fn golden() -> Vec<(&'static str, &'static str, Whole)> {
         (
             "untracked-ack",
             "Everything before 500 arrived, and 500, 502, 503, 564, 565; two paths have news, one without a time; the share is \
-             12.3 GB/s.",
+             12.3 GB/s, and 260 MB/s to begin with.",
             Whole::Untracked(0, 0x1122_3344_5566_0002, vec![ack]),
         ),
         (
@@ -599,7 +600,7 @@ fn golden() -> Vec<(&'static str, &'static str, Whole)> {
                     Piece::Ack {
                         cumulative: u32::MAX,
                         newest: u32::MAX - 1,
-                        share: u32::MAX,
+                        advice: (u32::MAX, u32::MAX),
                         words: Vec::new(),
                         paths: Vec::new(),
                     },
