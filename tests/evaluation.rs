@@ -100,7 +100,7 @@ fn racks() {
     // A card per server, as in the paper, and one per process, which nobody asked for but emulation on one host gives.
     let own = ["--set", "traffic.shared_card=false", "--set", "messages.size=1MiB"];
     for (scenario, what, today, today_own) in
-        [("paper-fig5", "50 % used", 1.04, 1.05), ("paper-fig6", "full", 1.09, 1.3)]
+        [("paper-fig5", "50 % used", 1.03, 1.04), ("paper-fig6", "full", 1.10, 1.08)]
     {
         let r = sim(&[scenario]);
         at_most(&format!("fig. 5/6, uplinks {what}: max / ideal"), figure(&r, "max_over_ideal"), 1.10, today);
@@ -152,10 +152,21 @@ fn many_on_a_slow_link() {
     at_most(&format!("{name}: share dropped"), figure(&r, "drop_share"), 0.01, 0.01);
 }
 
+/// Every cable of a fat tree is needed all the time: 2 MB take 164 us of it with their headers, and 13 the round trip.
+#[test]
+fn permutation() {
+    for (what, overhead) in [("", "66"), (", headers as htsim's", "28")] {
+        let overhead = format!("network.wire_overhead={overhead}");
+        let r = sim(&["permutation", "--set", "network.mtu=4096", "--set", &overhead]);
+        let last = figure(&r, "max_fct_us");
+        at_most(&format!("permutation of 1,024 servers, MTU 4,096{what}: last, us"), last, 200.0, 216.0);
+    }
+}
+
 #[test]
 fn all_to_all() {
     let r = sim(&["all-to-all", "--set", "network.hosts=64", "--set", "network.radix=8"]);
-    at_most("all-to-all of 64 KB, 64 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 1.4);
+    at_most("all-to-all of 64 KB, 64 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 1.36);
     // One seed, since each takes half a minute.
     let r = run("none", &["all-to-all"]);
     at_most("all-to-all of 64 KB, 256 servers: max / ideal", figure(&r, "max_over_ideal"), 1.2, 1.2);

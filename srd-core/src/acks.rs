@@ -196,9 +196,9 @@ impl Acks {
         self.due
     }
 
-    /// An acknowledgement leaves at once, with news or without.
-    pub(crate) fn remind(&mut self) {
-        self.due = Time::ZERO;
+    /// An acknowledgement leaves by this time, with news or without.
+    pub(crate) fn remind(&mut self, by: Time) {
+        self.due = self.due.min(by);
     }
 
     /// Lets it wait once more.

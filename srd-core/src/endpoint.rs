@@ -435,7 +435,7 @@ impl Endpoint {
                     self.tell_shares();
                 }
                 if self.inbound.has_doubled() {
-                    self.tell_starts();
+                    self.tell_starts(now);
                 }
             }
             Ok(Packet::Untracked { flags, cid, frames }) => {
@@ -733,10 +733,11 @@ impl Endpoint {
     /// Tells all that have had advice with what rate to begin.
     // [CC-7]
     #[cold]
-    fn tell_starts(&mut self) {
+    fn tell_starts(&mut self, now: Time) {
         for slot in 0..self.peers.len() {
-            if let State::Open { conn, .. } = &mut self.peers[slot].state
-                && conn.tell_start()
+            let (cx, peer) = split(self, now, slot);
+            if let State::Open { conn, .. } = &mut peer.state
+                && conn.tell_start(&cx)
             {
                 self.make_ready(slot);
             }

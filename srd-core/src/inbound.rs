@@ -259,6 +259,11 @@ impl Inbound {
         *sender = new;
     }
 
+    /// When those that send nothing from now on will not be counted any more.
+    pub(crate) fn forgets_by(&self, now: Time) -> Time {
+        now + self.period * u64::from(NEWCOMER + 1)
+    }
+
     /// How many send.
     pub(crate) fn senders(&self) -> u32 {
         self.streaming + self.recent.total
@@ -391,6 +396,31 @@ mod tests {
             }
         }
         assert_eq!(noticed, [24, 12, 6, 3, 1], "and there is nobody to be told at the end");
+    }
+
+    #[test]
+    fn nobody_believes_in_a_beginning_at_more_than_twice_what_all_can_have() {
+        let mut inbound = inbound(Some(LINK));
+        let mut told = Vec::new();
+        for n in 1..=100 {
+            inbound.met();
+            if inbound.has_doubled() {
+                told.push(n);
+            }
+            assert_eq!(inbound.advice().start, inbound.among(n));
+        }
+        assert_eq!(told, [3, 7, 15, 31, 63]);
+        // Those that are left were told of 63, or later.
+        (0..90).for_each(|_| inbound.parted());
+        let told: Vec<_> = (11..=50)
+            .filter(|_| {
+                inbound.met();
+                inbound.has_doubled()
+            })
+            .collect();
+        assert_eq!(told, [21, 43]);
+        (0..50).for_each(|_| inbound.parted());
+        assert_eq!(parts(inbound.advice().start), 1.0);
     }
 
     #[test]

@@ -277,7 +277,7 @@ impl Controller for Delay {
             let mut factor = if fair { 1.0 } else { 1.0 - t.integral * step * (queue - SETPOINT).clamp(0.0, 1.0) };
             // A queue that was seen in few of a round's round trips is no reason to give way as if it had stood in all.
             if self.stuck_rounds >= if fair { STUCK_ROUNDS } else { 1 } {
-                let most = if fair && queue < LONG_QUEUE { FAIR_CUT * (queue - 1.0).min(1.0) } else { 0.5 };
+                let most = if fair && queue < LONG_QUEUE { FAIR_CUT } else { 0.5 };
                 factor = factor.min(1.0 - (STUCK_WEIGHT * step).min(1.0) * (0.8 * (1.0 - 1.0 / queue)).min(most));
             }
             if congested_loss {
@@ -391,6 +391,30 @@ mod tests {
         assert!(!delay.on_share(Some(LINK / 2.0)), "that is known");
         assert!(!delay.on_share(Some(LINK / 256.0)) && !delay.on_share(None));
         assert_eq!(delay.rate(), LINK / 4.0);
+    }
+
+    #[test]
+    fn who_begins_at_a_given_rate_keeps_it_until_the_first_acknowledgement() {
+        let mut delay = advised(LINK);
+        delay.on_restart();
+        delay.begin(LINK / 4.0);
+        assert_eq!(delay.rate(), LINK / 4.0);
+        let carried = LINK / 4.0 * (BASE + delay.target()).as_secs_f64();
+        assert!((carried - 1.0..=carried).contains(&(delay.window() as f64)), "{}", delay.window());
+        let ack = |share| AckSample {
+            acked: 8_972,
+            queue_delay: None,
+            delivery_rate: None,
+            limited: true,
+            share: Some(share),
+            min_rtt: BASE,
+            host_delay: Span::ZERO,
+        };
+        delay.on_ack(&ack(LINK / 2.0));
+        assert_eq!(delay.rate(), LINK / 2.0);
+        // The next pause may end without such a rate.
+        delay.on_restart();
+        assert!(delay.rate() > LINK / 4.0, "{}", delay.rate());
     }
 
     #[test]

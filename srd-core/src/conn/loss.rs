@@ -1,7 +1,7 @@
 //! Acknowledgements, loss, and the timers that guard them.
 
 use super::send::PROBE_NUMBERS;
-use super::{Conn, Cx, Fault, Standing, TailProbe};
+use super::{Asking, Conn, Cx, Fault, Standing, TailProbe};
 use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
 use crate::path::PathBits;
@@ -255,11 +255,8 @@ impl Conn {
         });
 
         self.repace(cx);
-        if self.asking {
-            self.asking = false;
-            if !self.early {
-                self.spread(cx, self.share);
-            }
+        if std::mem::replace(&mut self.asking, Asking::No) == Asking::Waiting {
+            self.spread(cx);
         }
         for path in covered.paths.iter() {
             let due = self.paths.detect_lost(path, cx.now, &self.sent, &mut self.lost_scratch);

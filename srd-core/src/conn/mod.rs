@@ -89,9 +89,7 @@ pub(crate) struct Conn {
     pacer: Pacer,
     /// Nothing was to be sent and nothing in flight.
     idle: bool,
-    /// A PING asks for our share of the receiver's link before much is sent; meanwhile no more than `start` may leave.
-    asking: bool,
-    early: bool,
+    asking: Asking,
     in_flight: u64,
     /// When the latest-sent packet that was acknowledged was sent.
     newest_acked_at: Time,
@@ -142,6 +140,16 @@ struct Standing {
     rate: f64,
 }
 
+/// Whether a PING asks for our share of the receiver's link, because much is to be sent after a pause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asking {
+    No,
+    /// Nothing leaves before the answer.
+    Waiting,
+    /// Meanwhile data leaves at the rate at which all could begin.
+    Early,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TailProbe {
     Idle,
@@ -179,8 +187,7 @@ impl Conn {
             share: remote.share.rate(),
             start: None,
             idle: true,
-            asking: false,
-            early: false,
+            asking: Asking::No,
             in_flight: 0,
             newest_acked_at: Time::ZERO,
             next_scan: Time::ZERO,
@@ -439,15 +446,17 @@ impl Conn {
         let sends = self.sends(inbound);
         // Who asks gets an answer when it is known who else does.
         if sends && self.asked.is_none() {
-            self.acks.remind();
+            self.acks.remind(Time::ZERO);
         }
         sends
     }
 
-    /// Tells the peer with what rate to begin, if it has had that advice before; says whether it has.
-    pub(crate) fn tell_start(&mut self) -> bool {
+    /// Tells the peer with what rate to begin, if it has had that advice before; says whether it has. Who sends just now will
+    /// hear of it with its packets, if there are more.
+    pub(crate) fn tell_start(&mut self, cx: &Cx<'_>) -> bool {
         if self.met {
-            self.acks.remind();
+            let sends = self.sends(cx.inbound);
+            self.acks.remind(if sends { cx.inbound.forgets_by(cx.now) } else { cx.now });
         }
         self.met
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::loss::CONGESTED_TIMEOUTS;
-use super::{Conn, Cx, TailProbe};
+use super::{Asking, Conn, Cx, TailProbe};
 use crate::acks::{MAX_PIECES, MIN_ROOM};
 use crate::batch::TxBatch;
 use crate::outbox::{Cut, Outbox, Piece};
@@ -30,6 +30,10 @@ const PROBES_PACED: u64 = 8;
 
 /// Round trips without a packet after which sending begins anew.
 const RESTART_RTTS: u64 = 4;
+
+/// Packets that must be able to leave in a round trip if a sender is not to wait for its share. Who sends less gains little,
+/// and the queue that newcomers make is long against the time between two of its packets, which bunch in it.
+const EARLY_PACKETS: f64 = 2.0;
 
 /// How often the answer to a question for a share is put off while the number of senders grows by an eighth and more.
 const MAX_PUT_OFF: u32 = 8;
@@ -73,7 +77,7 @@ impl Conn {
     fn may_send_data(&self, outbox: &Outbox) -> bool {
         if !outbox.is_waiting()
             || !self.confirmed
-            || (self.asking && !self.early)
+            || self.asking == Asking::Waiting
             || !outbox.sendable()
             || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window
         {
@@ -146,7 +150,9 @@ impl Conn {
             self.settle(cx, outbox);
         }
         // The question may have got lost.
-        self.asking &= self.ping || self.in_flight > 0;
+        if !self.ping && self.in_flight == 0 {
+            self.asking = Asking::No;
+        }
         if self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             // Room for new packets is worth more than the memory of lost ones.
             self.sent.forget(cx.now);
@@ -173,7 +179,7 @@ impl Conn {
             self.send_ping(cx, route, path, size.into(), outbox, upper, batch);
             return true;
         }
-        if self.asking && std::mem::take(&mut self.ping) {
+        if self.asking == Asking::Early && std::mem::take(&mut self.ping) {
             // The question first: who hears it counts us before anything of us arrives.
             let path = self.pick(cx, None);
             self.send_ping(cx, route, path, 0, outbox, upper, batch);
@@ -221,23 +227,26 @@ impl Conn {
             }
             self.cc.on_restart();
             if self.share.is_some() && outbox.waiting() > cx.config.initial_window.into() {
-                (self.asking, self.ping) = (true, true);
+                self.ping = true;
                 // [CC-7]
-                self.early = self.start.is_some();
-                if let Some(start) = self.start {
-                    self.cc.begin(start);
-                    self.repace(cx);
-                    self.spread(cx, self.start);
-                }
+                let few = f64::from(self.datagram.get()) * EARLY_PACKETS / self.rtt.min().as_secs_f64().max(1e-9);
+                self.asking = match self.start {
+                    Some(start) if start >= few => {
+                        self.cc.begin(start);
+                        self.repace(cx);
+                        Asking::Early
+                    }
+                    _ => Asking::Waiting,
+                };
                 return;
             }
         }
-        self.spread(cx, self.share);
+        self.spread(cx);
     }
 
     /// Many may begin at once at a rate at which each sends rarely: then not all at the same moment.
-    pub(super) fn spread(&mut self, cx: &Cx<'_>, rate: Option<f64>) {
-        let gap = rate.map_or(Span::ZERO, |rate| Span::from_secs_f64(f64::from(self.datagram.get()) / rate));
+    pub(super) fn spread(&mut self, cx: &Cx<'_>) {
+        let gap = self.share.map_or(Span::ZERO, |share| Span::from_secs_f64(f64::from(self.datagram.get()) / share));
         if gap > cx.config.target_delay {
             self.pacer.hold(cx.now, gap);
         }
@@ -494,7 +503,7 @@ impl Conn {
             Load::Ping(size) => {
                 write_ping(batch);
                 batch.pad(size.saturating_sub(batch.packet_len() + self.trailer()));
-                if !self.asking {
+                if self.asking == Asking::No {
                     set |= flags::ACK_NOW;
                 }
             }

@@ -128,7 +128,13 @@ fn put_frames(line: &mut String, bytes: &[u8], tracked: bool) -> Result<(), Deco
 }
 
 fn put_ack(line: &mut String, ack: &Ack<'_>) {
-    put(line, format_args!("ack <{} newest {} share {} start {}", ack.cumulative.0, ack.newest.0, ack.advice.share.0, ack.advice.start.0));
+    put(
+        line,
+        format_args!(
+            "ack <{} newest {} share {} start {}",
+            ack.cumulative.0, ack.newest.0, ack.advice.share.0, ack.advice.start.0
+        ),
+    );
     for (i, mut word) in ack.words().enumerate() {
         let mut at = ack.cumulative.plus(64 * i as u32);
         // Runs of received packets, cut at word borders.

@@ -184,8 +184,10 @@ fn fragment() -> impl Strategy<Value = Piece> {
 fn answer() -> impl Strategy<Value = Piece> {
     let path = (any::<u8>(), any::<u8>(), any::<u16>(), any::<u16>());
     let lists = (prop::collection::vec(any::<u64>(), 0..8), prop::collection::vec(path, 0..6));
-    let ack = (number(), number(), any::<(u32, u32)>(), lists)
-        .prop_map(|(cumulative, newest, advice, (words, paths))| Piece::Ack { cumulative, newest, advice, words, paths });
+    let ack =
+        (number(), number(), any::<(u32, u32)>(), lists).prop_map(|(cumulative, newest, advice, (words, paths))| {
+            Piece::Ack { cumulative, newest, advice, words, paths }
+        });
     let refuse = (number(), prop::collection::vec((number(), any::<Option<u8>>()), 0..8))
         .prop_map(|(pn, entries)| Piece::Refuse { pn, entries });
     prop_oneof![ack, refuse]
