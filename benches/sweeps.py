@@ -17,7 +17,7 @@ CONSTANTS = [
     ("headroom", ["0.98", "0.995", "1"]),
     ("jitter", ["0", "0.3"]),
     ("paths", ["8", "16", "128"]),
-    ("burst_time", ["0us", "3us", "10us"]),
+    ("burst_time", ["1us", "3us", "10us"]),
     ("initial_window", ["9KB", "64KB", "256KB"]),
     ("share_period", ["3us", "30us", "100us"]),
 ]
@@ -34,7 +34,7 @@ EXPERIMENTS = [
     ("join", ["join-leave"], "convergence_rtts", WHOLE),
     ("no shares", ["paper-fig3", *UNADVISED], "max_over_ideal", RATIO),
     ("racks", ["paper-fig6"], "max_over_ideal", RATIO),
-    ("permutation", ["permutation", "--set", "network.radix=8"], "max_over_ideal", RATIO),
+    ("permutation", ["permutation", "--set", "network.radix=8", "--set", "network.mtu=4096"], "max_over_ideal", RATIO),
     ("legacy", ["legacy-traffic"], "max_over_ideal", RATIO),
     ("dead cable", ["link-failure"], "max_over_ideal", RATIO),
 ]

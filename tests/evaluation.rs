@@ -125,7 +125,7 @@ fn thin_uplinks() {
         let up = links.iter().filter(|l| l["link"].as_str().is_some_and(|l| l.starts_with("leaf0->spine")));
         least = up.filter_map(|l| l["utilisation"].as_f64()).fold(least, f64::min);
     }
-    at_least("one flow over 4 uplinks: use of the emptiest", least, 0.9, 0.9);
+    at_least("one flow over 4 uplinks: use of the emptiest", least, 0.9, 0.86);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn permutation() {
         let overhead = format!("network.wire_overhead={overhead}");
         let r = sim(&["permutation", "--set", "network.mtu=4096", "--set", &overhead]);
         let last = figure(&r, "max_fct_us");
-        at_most(&format!("permutation of 1,024 servers, MTU 4,096{what}: last, us"), last, 200.0, 216.0);
+        at_most(&format!("permutation of 1,024 servers, MTU 4,096{what}: last, us"), last, 200.0, 220.0);
     }
 }
 

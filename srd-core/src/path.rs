@@ -175,6 +175,8 @@ const EXPLORES: u32 = 4;
 /// Random paths of which the best usable one is taken. With two, a spine that few of the paths cross stays behind the others
 /// when all are full: it is among the two too rarely. With sixteen, senders follow each other.
 const CANDIDATES: usize = 8;
+/// Round trips after which nothing is believed of a path's queue.
+const MEMORY_RTTS: f64 = 32.0;
 /// Paths that are remembered as fast.
 const MAX_FRESH: u8 = 64;
 /// Samples after which a path's own smallest RTT is believed to be without a queue.
@@ -290,9 +292,9 @@ impl PathSet {
     fn score(&self, index: u8, now: Time, rate: f64) -> f64 {
         let path = &self.paths[usize::from(index)];
         let queue = path.rtt.srtt() - path.base;
-        // An old estimate says little; forget it, so that a path that recovered is found again.
-        let age = now.since(path.last_sample_at).as_nanos() / (8 * path.rtt.srtt().as_nanos() + 1);
-        let queue = queue.as_secs_f64() / (1.0 + age as f64);
+        // An old estimate says little, and in the end nothing, so that a path that recovered is found again.
+        let age = now.since(path.last_sample_at).as_secs_f64() / path.rtt.srtt().as_secs_f64();
+        let queue = queue.as_secs_f64() * (1.0 - age / MEMORY_RTTS).max(0.0);
         queue + path.in_flight as f64 * self.paths.len() as f64 / rate
     }
 

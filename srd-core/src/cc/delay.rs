@@ -128,7 +128,7 @@ impl Delay {
 
     /// Target queueing delay.
     fn target(&self) -> Span {
-        self.target_floor.max(self.base * 3 / 4)
+        self.target_floor.max(self.base)
     }
 
     /// What is in flight at this rate with a queue of the target's length.
@@ -332,11 +332,8 @@ impl Controller for Delay {
 
     fn on_timeout(&mut self) {
         self.startup = false;
-        let rate = if self.bw_max() > 0.0 {
-            self.rate.min(self.bw_max())
-        } else {
-            self.window / self.base.as_secs_f64().max(1e-9)
-        };
+        let rate =
+            if self.bw_max() > 0.0 { self.rate.min(self.bw_max()) } else { self.window / self.filling(1.0).max(1e-9) };
         self.set_level(rate / 2.0, 1.0);
     }
 
@@ -397,9 +394,9 @@ mod tests {
     fn who_begins_at_a_given_rate_keeps_it_until_the_first_acknowledgement() {
         let mut delay = advised(LINK);
         delay.on_restart();
-        delay.begin(LINK / 4.0);
-        assert_eq!(delay.rate(), LINK / 4.0);
-        let carried = LINK / 4.0 * (BASE + delay.target()).as_secs_f64();
+        delay.begin(LINK / 16.0);
+        assert_eq!(delay.rate(), LINK / 16.0);
+        let carried = LINK / 16.0 * (BASE + delay.target()).as_secs_f64();
         assert!((carried - 1.0..=carried).contains(&(delay.window() as f64)), "{}", delay.window());
         let ack = |share| AckSample {
             acked: 8_972,
@@ -414,7 +411,17 @@ mod tests {
         assert_eq!(delay.rate(), LINK / 2.0);
         // The next pause may end without such a rate.
         delay.on_restart();
-        assert!(delay.rate() > LINK / 4.0, "{}", delay.rate());
+        assert!(delay.rate() > LINK / 16.0, "{}", delay.rate());
+    }
+
+    #[test]
+    fn each_timeout_halves_the_rate() {
+        let config = Config { link_rate: None, ..Config::default() }.check().expect("valid");
+        let mut delay = Delay::new(&config, 8_972, None);
+        delay.on_timeout();
+        let rate = delay.rate();
+        delay.on_timeout();
+        assert!((delay.rate() / rate - 0.5).abs() < 0.05, "{} after {rate}", delay.rate());
     }
 
     #[test]
