@@ -360,12 +360,9 @@ mod tests {
     const LINK: f64 = 12.5e9;
     const BASE: Span = Span::from_micros(12);
 
-    /// A controller that was told this share.
-    fn advised(share: f64) -> Delay {
-        let config = Config { link_rate: Some(LINK as u64), ..Config::fabric() }.check().expect("valid");
-        let mut delay = Delay::new(&config, 8_972, None);
-        // The first advice ends start-up.
-        delay.on_ack(&AckSample {
+    /// An acknowledgement that met no queue and advises this share.
+    fn ack(share: f64) -> AckSample {
+        AckSample {
             acked: 8_972,
             queue_delay: None,
             delivery_rate: None,
@@ -373,7 +370,15 @@ mod tests {
             share: Some(share),
             min_rtt: BASE,
             host_delay: Span::ZERO,
-        });
+        }
+    }
+
+    /// A controller that was told this share.
+    fn advised(share: f64) -> Delay {
+        let config = Config { link_rate: Some(LINK as u64), ..Config::fabric() }.check().expect("valid");
+        let mut delay = Delay::new(&config, 8_972, None);
+        // The first advice ends start-up.
+        delay.on_ack(&ack(share));
         delay
     }
 
@@ -398,15 +403,6 @@ mod tests {
         assert_eq!(delay.rate(), LINK / 16.0);
         let carried = LINK / 16.0 * (BASE + delay.target()).as_secs_f64();
         assert!((carried - 1.0..=carried).contains(&(delay.window() as f64)), "{}", delay.window());
-        let ack = |share| AckSample {
-            acked: 8_972,
-            queue_delay: None,
-            delivery_rate: None,
-            limited: true,
-            share: Some(share),
-            min_rtt: BASE,
-            host_delay: Span::ZERO,
-        };
         delay.on_ack(&ack(LINK / 2.0));
         assert_eq!(delay.rate(), LINK / 2.0);
         // The next pause may end without such a rate.
