@@ -78,8 +78,6 @@ fn every_transport_delivers_a_lone_flow_near_line_rate() {
     }
 }
 
-/// 1 MB takes 80 us and its headers 1; the round trip, with the time that a packet takes into each of two cables, is 6. Two
-/// connections have been opened to the receiver when its own flow begins, but nobody has sent on the second one.
 /// 1 MB and its headers take 81 us, and the round trip 4. Each receiver knows two connections, but only one brings data.
 #[test]
 fn who_alone_sends_to_a_receiver_does_not_wait_for_its_share() {
@@ -281,6 +279,6 @@ fn hosts_may_run_the_verbs_card() {
     // Nothing but 60 bytes of the card's header in each message sets them apart.
     let slowest = |o: &Outcome| (0..16).map(|i| fct_us(o, i)).fold(0.0, f64::max);
     assert!((slowest(&card) / slowest(&plain) - 1.0).abs() < 0.1, "{} and {} us", slowest(&card), slowest(&plain));
-    assert!((1_280.0..1_550.0).contains(&slowest(&card)), "{} us for 16 MB", slowest(&card));
+    assert!((1_280.0..1_500.0).contains(&slowest(&card)), "{} us for 16 MB", slowest(&card));
     assert_eq!(card, run_as(true), "the same seed gives the same outcome");
 }
