@@ -1,8 +1,8 @@
 //! The whole transport over a real fabric: namespaces, routers that choose among spines by a hash, links with rates and
 //! queues, and links that die without a word.
 //!
-//! Needs root, and is skipped without. Every experiment prints what it measured; a figure that is about time is judged
-//! only by runs in which this machine let threads run on time.
+//! Needs root, and is skipped without. Every experiment prints what it measured. Figures of time have two bounds, see
+//! [`support::bound`], and are judged only by runs in which this machine let threads run on time.
 
 mod support;
 
@@ -12,39 +12,19 @@ use std::time::{Duration, Instant};
 use srd::xdp::DriverChoice::{self, Udp, Xdp};
 use srd::{Failure, Span};
 use support::hole::{self, SPINE_PAYLOAD, SPINES, Way, carried_down, fabric, setup};
-use support::{Arrival, Delays, Load, Node, Setup, Snapshot, Timeline, Watch, lateness, mbit, turn};
+use support::{
+    Arrival, Delays, Load, Node, Setup, Snapshot, Timeline, Watch, attempt, bound, lateness, mbit, miss, turn,
+};
 use testbed::{Clos, Direction, Rate, Traffic, runs_here};
 
-/// A run counts as disturbed if threads had to wait for a core as long as this.
-const DISTURBED: Duration = Duration::from_millis(3);
-const ATTEMPTS: u32 = 5;
 /// Drivers of sender and receiver.
 const DRIVERS: [[DriverChoice; 2]; 4] = [[Udp, Udp], [Xdp, Xdp], [Xdp, Udp], [Udp, Xdp]];
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Repeats an experiment that missed its figures on a machine that was too busy to tell.
-fn attempt(mut run: impl FnMut() -> (Duration, Vec<String>)) {
-    for nth in 1..=ATTEMPTS {
-        let (late, missed) = run();
-        if missed.is_empty() {
-            return;
-        }
-        let missed = missed.join("; ");
-        assert!(late > DISTURBED && nth < ATTEMPTS, "{missed} (threads ran up to {late:?} late)");
-        eprintln!("attempt {nth} does not count, threads ran up to {late:?} late: {missed}");
-    }
-}
 
 /// Set-ups of sender and receiver.
 fn both(drivers: [DriverChoice; 2]) -> [Setup; 2] {
     let [from, to] = drivers;
     [Setup { driver: from, ..setup(1) }, Setup { driver: to, ..setup(2) }]
-}
-
-fn miss(missed: &mut Vec<String>, holds: bool, what: impl FnOnce() -> String) {
-    if !holds {
-        missed.push(what());
-    }
 }
 
 #[test]
@@ -90,8 +70,10 @@ fn spreads(drivers: [DriverChoice; 2]) {
         eprintln!("spread: {}", Delays::of(&from.take_departures(), start, end));
         eprintln!("spread: {}", counters(&seen));
         let mut missed = Vec::new();
-        miss(&mut missed, shares.iter().all(|s| (0.8..=1.2).contains(s)), || format!("shares are {shares:.2?}"));
-        miss(&mut missed, goodput >= 0.9 * capacity, || format!("goodput is {:.0} Mbit/s", mbit(goodput)));
+        let even = bound(0.8..=1.2, 0.5..=1.5);
+        miss(&mut missed, shares.iter().all(|s| even.contains(s)), || format!("shares are {shares:.2?}"));
+        // A path alone carries a quarter.
+        miss(&mut missed, goodput >= bound(0.9, 0.5) * capacity, || format!("goodput is {:.0} Mbit/s", mbit(goodput)));
         (late, missed)
     });
 }
@@ -122,7 +104,7 @@ fn survives(way: Way, drivers: [DriverChoice; 2]) {
     let [from, to] = both(drivers);
     attempt(|| {
         let (seen, detail) = hole::srd(&bed, way, [&from, &to], Load { size: 8192, depth: 32, count: u64::MAX });
-        let limit = 10 * seen.rtt + Duration::from_millis(5);
+        let limit = bound(10 * seen.rtt + Duration::from_millis(5), Duration::from_millis(50));
         let normal = detail.delays_after.quantile(0.5);
         let extra = seen.worst.saturating_sub(normal);
         eprintln!(
@@ -145,7 +127,10 @@ fn survives(way: Way, drivers: [DriverChoice; 2]) {
         assert!(detail.used_again.is_some_and(|t| t < Duration::from_secs(10)), "the healed spine is used again");
         let mut missed = Vec::new();
         miss(&mut missed, seen.lag <= limit, || format!("lost {:?} of goodput, not {limit:?}", seen.lag));
-        miss(&mut missed, extra <= Duration::from_millis(25), || format!("a message was delayed by {extra:?}"));
+        // Less than the shortest timeout of TCP.
+        miss(&mut missed, extra <= Duration::from_millis(bound(25, 150)), || {
+            format!("a message was delayed by {extra:?}")
+        });
         (seen.late, missed)
     });
 }
@@ -189,7 +174,9 @@ fn tcp_beside_it() {
             (format!("SRD {drivers:?}"), hole::srd(&bed, way, [&from, &to], load).0)
         };
         let tcp = ("TCP".to_owned(), hole::tcp(&bed, way, 16));
-        for (name, seen) in [[Udp, Udp], [Xdp, Xdp], [Xdp, Udp]].map(srd).into_iter().chain([tcp]) {
+        let srd = [[Udp, Udp], [Xdp, Xdp], [Xdp, Udp]].map(srd);
+        assert!(srd.iter().all(|(_, seen)| seen.worst < tcp.1.worst), "a message waited longer than TCP's flows did");
+        for (name, seen) in srd.into_iter().chain([tcp]) {
             eprintln!(
                 "hole {way:?}, {name}: {:.0} -> {:.0} Mbit/s, lost {:?} of goodput, longest stall of all {:?}, of one {:?}",
                 mbit(seen.before),
@@ -277,10 +264,14 @@ fn loses(drivers: [DriverChoice; 2]) {
         let mut missed = Vec::new();
         // Whether to take a spine that loses 5 % at its word or to leave it is a matter of taste, and of chance; but its
         // loss must not cost more than the spine.
-        let sound = 0.75 * 0.95 * clean;
+        let sound = bound(0.75 * 0.95, 0.5) * clean;
         miss(&mut missed, one >= sound, || format!("loss on one spine leaves {:.0} Mbit/s", mbit(one)));
-        miss(&mut missed, shares[2] < 1.0, || format!("the lossy spine carries {:.2} of its share", shares[2]));
-        miss(&mut missed, all >= 0.85 * clean, || format!("loss on all spines leaves {:.0} Mbit/s", mbit(all)));
+        miss(&mut missed, shares[2] < bound(1.0, 1.2), || {
+            format!("the lossy spine carries {:.2} of its share", shares[2])
+        });
+        miss(&mut missed, all >= bound(0.85, 0.5) * clean, || {
+            format!("loss on all spines leaves {:.0} Mbit/s", mbit(all))
+        });
         (late, missed)
     });
 }
@@ -347,7 +338,7 @@ fn dies(bed: &Clos, drivers: [DriverChoice; 2]) {
     for (why, at) in failures {
         assert_eq!(why, Failure::Unresponsive);
         let after = at.saturating_duration_since(killed);
-        assert!(after <= 2 * peer_timeout, "a message failed after {after:?}, the limit is {peer_timeout:?}");
+        assert!(after <= bound(2, 5) * peer_timeout, "a message failed after {after:?}, the limit is {peer_timeout:?}");
     }
 }
 
@@ -379,7 +370,7 @@ fn restarts(bed: &Clos, drivers: [DriverChoice; 2]) {
     assert!(!failures.is_empty() && failures.len() <= 64);
     assert!(failures.iter().all(|(why, _)| *why == Failure::PeerRestarted), "{failures:?}");
     // It answers the next probe, and these are at most `rto_max` apart.
-    let limit = Duration::from(setup(1).protocol.rto_max) + Duration::from_millis(100);
+    let limit = Duration::from(setup(1).protocol.rto_max) + Duration::from_millis(bound(100, 1_000));
     assert!(last.is_some_and(|t| t <= limit), "the last message failed after {last:?}, not {limit:?}");
 
     from.send(addr, Load { size: 8192, depth: 64, count: 500 });
@@ -455,9 +446,9 @@ fn gather(receiver: DriverChoice, driver: impl Fn(usize) -> DriverChoice) {
             assert!(departures.iter().all(|d| d.outcome.is_ok()), "messages failed");
         }
         // Usually 0.92 to 0.99 over these few seconds; shares converge slowly.
-        miss(&mut missed, jain >= 0.8, || format!("Jain's index is {jain:.3}"));
-        miss(&mut missed, timeouts <= 50, || format!("{timeouts} timeouts"));
-        miss(&mut missed, overflow * 10 <= packets, || format!("{overflow} of {packets} packets dropped"));
+        miss(&mut missed, jain >= bound(0.8, 0.6), || format!("Jain's index is {jain:.3}"));
+        miss(&mut missed, timeouts <= bound(50, 500), || format!("{timeouts} timeouts"));
+        miss(&mut missed, overflow * bound(10, 3) <= packets, || format!("{overflow} of {packets} packets dropped"));
         (late, missed)
     });
 }

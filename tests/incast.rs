@@ -12,12 +12,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::Watch;
+use support::{Watch, attempt, bound, miss};
 
 use command::{LIMIT, Output, command, finish, is_documented, signal};
-
-/// Figures of runs in which threads had to wait so long for a core say nothing about the network.
-const DISTURBED: Duration = Duration::from_millis(5);
 
 fn incast(args: &[&str]) -> Command {
     let mut command = command(&[&["incast"], args].concat());
@@ -234,20 +231,6 @@ fn is_sound(run: &Value, flows: u64, bytes: u64) {
     );
 }
 
-/// Repeats an experiment that missed its figures on a machine that was too busy to tell.
-fn attempt(mut run: impl FnMut() -> (Duration, Option<String>)) {
-    const ATTEMPTS: u32 = 3;
-    for nth in 1..=ATTEMPTS {
-        let (late, missed) = run();
-        let Some(missed) = missed else { return };
-        if late > DISTURBED && nth == ATTEMPTS {
-            eprintln!("not judged, threads ran up to {late:?} late: {missed}");
-            return;
-        }
-        assert!(late > DISTURBED, "{missed} (threads ran up to {late:?} late)");
-    }
-}
-
 /// 4 x 12 -> 1, as in the paper, slowed down to what two cores carry.
 #[test]
 fn bed_of_one_switch() {
@@ -261,8 +244,13 @@ fn bed_of_one_switch() {
         let s = &report["summary"];
         let (min, max) = (number(s, "min_over_ideal"), number(s, "max_over_ideal"));
         let resent = number(s, "retransmits") / number(s, "packets");
-        let missed = min < MIN || max > MAX || resent > RESENT;
-        (late, missed.then(|| format!("min {min}, max {max} of ideal, {resent} resent")))
+        let mut missed = Vec::new();
+        // On a quiet machine all flows take 1.08 to 1.13 of ideal, which is payload alone: headers make 1.05.
+        let holds = min >= bound(0.85, 0.5) && max <= bound(1.25, 3.0);
+        miss(&mut missed, holds, || format!("min {min}, max {max} of ideal"));
+        // Usually 0.2 %; most of them are in the first milliseconds, so short transfers show more.
+        miss(&mut missed, resent <= bound(0.02, 0.2), || format!("{resent} of all packets resent"));
+        (late, missed)
     });
 }
 
@@ -276,20 +264,12 @@ fn bed_of_flows_that_last() {
         assert_eq!(report["samples"]["gbps"].as_array().map(Vec::len), Some(48));
         let worst = number(&report["summary"], "worst_sample_over_fair");
         eprintln!("the sample furthest from its fair share is {worst} of it");
-        (late, ((worst - 1.0).abs() > UNFAIR).then(|| format!("a sample is {worst} of its fair share")))
+        let mut missed = Vec::new();
+        // Usually within 5 %.
+        miss(&mut missed, (worst - 1.0).abs() <= bound(0.2, 0.6), || format!("a sample is {worst} of its fair share"));
+        (late, missed)
     });
 }
-
-/// Bounds of SRD's completion times over ideal, payload only: headers alone make 1.05.
-/// On a quiet machine it is 1.08 to 1.13 for all flows.
-const MIN: f64 = 0.85;
-const MAX: f64 = 1.25;
-/// Packets sent again, usually 0.2 %; most of them are in the first milliseconds, so short transfers show more.
-const RESENT: f64 = 0.02;
-/// How far the worst sample of 48 flows may be from its fair share; usually 0.05.
-const UNFAIR: f64 = 0.2;
-/// The largest completion time with a spine that is dead for longer than all takes; usually 1.13.
-const MAX_DEAD: f64 = 1.4;
 
 #[test]
 fn bed_over_af_xdp() {
@@ -318,7 +298,10 @@ fn bed_with_a_spine_that_dies() {
         };
         assert!(swallowed("spine0") > 0 && swallowed("spine1") == 0, "{links:#?}");
         let max = number(&report["summary"], "max_over_ideal");
-        (late, (max > MAX_DEAD).then(|| format!("max {max} of ideal")))
+        let mut missed = Vec::new();
+        // Usually 1.13; TCP takes five times as long.
+        miss(&mut missed, max <= bound(1.4, 3.0), || format!("max {max} of ideal"));
+        (late, missed)
     });
 }
 
