@@ -311,7 +311,7 @@ impl SrdNode {
         let max = usize::from(self.spec.config.max_datagram);
         let mut sent = 0;
         for _ in 0..MAX_BATCHES {
-            if !endpoint.poll_transmit(now, &self.watch, &mut self.batch) {
+            if !endpoint.poll_transmit(now, &mut self.watch, &mut self.batch) {
                 if !self.batch.is_empty() {
                     io.net.violate("poll_transmit said that it added nothing, and did".into());
                 }

@@ -156,6 +156,13 @@ impl TxBatch {
         self.described = self.arena.len();
     }
 
+    /// Drops the burst that was written last.
+    pub(crate) fn drop_burst(&mut self) {
+        if let Some(burst) = self.bursts.pop() {
+            self.parts.truncate(burst.first_part as usize);
+        }
+    }
+
     /// Begins a packet of the burst. Everything is written by [`Sink::put`] and [`payload`](Self::payload).
     pub(crate) fn begin_packet(&mut self) {
         let part = self.parts.len() - usize::from(self.continues_inline());
@@ -188,6 +195,22 @@ impl TxBatch {
     /// Bytes of the packet so far.
     pub(crate) fn packet_len(&self) -> usize {
         self.arena.len() - self.packet.arena + self.packet.payload as usize
+    }
+
+    /// Where what is put next goes, for [`take_back`](Self::take_back) and [`append`](Self::append).
+    pub(crate) fn mark(&self) -> usize {
+        self.arena.len()
+    }
+
+    /// Takes back what was put since `mark`; no payload was named meanwhile.
+    pub(crate) fn take_back(&mut self, mark: usize) {
+        debug_assert!(self.described <= mark, "parts speak of it");
+        self.arena.truncate(mark);
+    }
+
+    /// Lets `f` put bytes at the end of the packet.
+    pub(crate) fn append<T>(&mut self, f: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        f(&mut self.arena)
     }
 
     /// Names payload that the driver will gather.

@@ -143,6 +143,8 @@ pub struct Endpoint {
     stats: Stats,
     watch: StallWatch,
     scratch: Vec<u8>,
+    /// Messages whose memory was found to be gone in the burst that is being written.
+    gone: Vec<Token>,
 }
 
 /// Events that nobody has fetched; older ones are forgotten, since messages tell the story anyway.
@@ -184,6 +186,7 @@ impl Endpoint {
             stats: Stats::default(),
             watch: StallWatch::default(),
             scratch: Vec::with_capacity(256),
+            gone: Vec::new(),
         }
     }
 
@@ -745,7 +748,7 @@ impl Endpoint {
     }
 
     /// Adds datagrams to `batch`, at most about one segmentation-offload call's worth, and says whether it added any.
-    pub fn poll_transmit<U: Upper>(&mut self, now: Time, upper: &U, batch: &mut TxBatch) -> bool {
+    pub fn poll_transmit<U: Upper>(&mut self, now: Time, upper: &mut U, batch: &mut TxBatch) -> bool {
         if let Some(reply) = self.replies.pop() {
             let source = self.any_source();
             write_control(reply.to, reply.from, source, &reply.bytes, batch);
@@ -764,6 +767,10 @@ impl Endpoint {
                 cx.line.wait(slot);
             }
             self.scratch = scratch;
+            if !self.gone.is_empty() {
+                self.fail_gone(slot, upper, batch);
+                continue;
+            }
             if sent {
                 // Others first, then it may have more.
                 self.make_ready(slot);
@@ -774,6 +781,20 @@ impl Endpoint {
             }
         }
         false
+    }
+
+    /// Ends the messages to a peer whose memory turned out to be gone. The burst that was written may speak of it, too: it
+    /// counts as lost on its way.
+    #[cold]
+    fn fail_gone<U: Upper>(&mut self, slot: usize, upper: &mut U, batch: &mut TxBatch) {
+        batch.drop_burst();
+        let mut gone = std::mem::take(&mut self.gone);
+        // Pieces of one message may have come one by one.
+        gone.sort_unstable();
+        gone.dedup();
+        self.withdraw(self.peers[slot].id, |token| gone.contains(&token));
+        gone.drain(..).for_each(|token| upper.completed(token, Err(Failure::MemoryGone)));
+        self.gone = gone;
     }
 
     /// The peer to look at next: one that waited for our link, if that is free, else one that may have something to send.
@@ -813,10 +834,10 @@ fn replaced(conn: &Conn, outbox: &Outbox, incarnation: u64) -> Option<Failure> {
 /// The context of a call, and the peer that it concerns.
 fn split(endpoint: &mut Endpoint, now: Time, index: usize) -> (Cx<'_>, &mut Peer) {
     endpoint.notice_stall(now);
-    let Endpoint { config, stats, inbound, line, watch, peers, .. } = endpoint;
+    let Endpoint { config, stats, inbound, line, gone, watch, peers, .. } = endpoint;
     let granularity = watch.granularity(config);
     (
-        Cx { now, config, stats, inbound, line, granularity, stall_end: watch.stall_end, lost: watch.lost },
+        Cx { now, config, stats, inbound, line, gone, granularity, stall_end: watch.stall_end, lost: watch.lost },
         &mut peers[index],
     )
 }

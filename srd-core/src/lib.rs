@@ -41,5 +41,5 @@ pub use faulty::{BlackHole, FaultCounts, FaultPlan, Faults, Faulty, Share, Way, 
 pub use mailbox::{Mailbox, Received};
 pub use stats::{PathState, PathStats, PeerStats, Stats};
 pub use time::{Span, Time};
-pub use upper::{Failure, Gather, MAX_HEADER, PlaceToken, Placement, Token, Upper};
+pub use upper::{Failure, Gather, MAX_HEADER, PlaceToken, Placement, Recall, Token, Upper};
 pub use wire::{DissectError, dissect};

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use crate::endpoint::PeerId;
 
 /// The upper storey's name for a message that it sends. Returned with the completion, then free for reuse.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Token(pub u64);
 
 /// The upper storey's name for a place that it gave to an incoming message.
@@ -62,6 +62,9 @@ pub enum Failure {
     /// This endpoint was closed before the message was delivered.
     #[error("endpoint closed before delivery")]
     Closed,
+    /// The payload was to be sent again, and its memory is gone: see [`Recall::Gone`].
+    #[error("memory of the message is gone")]
+    MemoryGone,
 }
 
 /// Bytes that are to be sent, addressed by token and offset. Drivers gather payload through it when they hand a batch to
@@ -91,12 +94,30 @@ pub(crate) fn gather<'m>(
     }
 }
 
+/// What is left of payload that was sent before, see [`Upper::recall`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recall {
+    /// It is where it was: [`Gather`] gives it.
+    Kept,
+    /// It was copied.
+    Copied,
+    /// Its memory is gone: the message fails with [`Failure::MemoryGone`].
+    Gone,
+}
+
 /// The storey above the transport. All methods are called from within [`Endpoint`](crate::Endpoint) methods, on the
 /// caller's thread.
 pub trait Upper: Gather {
     /// The header that travels with the message (exactly the length that was announced when it was sent, at most
     /// [`MAX_HEADER`]). It comes back to the peer's [`Upper::place`].
     fn header(&self, token: Token) -> &[u8];
+
+    /// `len` bytes of a message from `offset` on are to be sent again. Where the peer may have used them and said so by other
+    /// ways than an acknowledgement, so that their owner may have given the memory up, they are copied to the end of `into`,
+    /// or are [`Recall::Gone`].
+    fn recall(&self, _token: Token, _offset: u32, _len: u32, _into: &mut Vec<u8>) -> Recall {
+        Recall::Kept
+    }
 
     /// The message is placed at the receiver, or failed. The token is free after this call.
     fn completed(&mut self, token: Token, outcome: Result<(), Failure>);

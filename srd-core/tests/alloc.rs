@@ -73,7 +73,7 @@ impl World {
             let (from, to) = if i == 0 { (&mut a[0], &mut b[0]) } else { (&mut b[0], &mut a[0]) };
             for _ in 0..8 {
                 self.now += Span::from_nanos(500);
-                if !from.0.poll_transmit(self.now, &from.1, &mut self.batch) {
+                if !from.0.poll_transmit(self.now, &mut from.1, &mut self.batch) {
                     break;
                 }
                 for burst in self.batch.bursts() {

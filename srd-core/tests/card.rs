@@ -3,6 +3,9 @@
 #[path = "support/cards.rs"]
 mod cards;
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use cards::*;
 use srd_core::card::*;
 use srd_core::*;
@@ -121,6 +124,60 @@ fn writes_and_reads_of_many_packets_over_a_bad_network() {
         let (a, b) = (two.world.hosts[0].card.port, two.world.hosts[1].card.port);
         assert_eq!((a.rdma_write_wrs, a.rdma_write_bytes, b.rdma_write_recv_bytes), (1, 300_000, 300_000));
         assert_eq!((a.rdma_read_wrs, a.rdma_read_bytes, b.rdma_read_resp_bytes), (1, 300_000, 300_000));
+    }
+}
+
+/// What a peer read is still unacknowledged when its memory goes: the reader may have told the program that it is done.
+/// Registrations that are cached outlive the memory.
+#[test]
+fn memory_that_was_read_may_vanish_before_the_reader_is_heard() {
+    let (mut two, mute) = with_switch();
+    two.world.bytes(1)[900_000..930_000].copy_from_slice(&pattern(1, 30_000));
+    two.post(1, two.read(900_000), &[two.sge(0, 0, 30_000)]);
+    request_arrives(&mut two);
+    mute.set(Some(0));
+    let done = two.wait(0);
+    assert_eq!((done.wr_id, done.status), (1, Status::Ok));
+    two.world.bytes(1).truncate(800_000);
+    two.world.run(Span::from_millis(200));
+    assert_eq!(two.world.hosts[1].endpoint.stats().messages_failed, 1, "given up, not waited for");
+    mute.set(None);
+    two.world.run(Span::from_millis(200));
+    assert_eq!(two.world.bytes(0)[..30_000], pattern(1, 30_000));
+    assert!(two.world.poll(0).is_none());
+    two.assert_usable();
+}
+
+#[test]
+fn memory_that_vanishes_before_it_was_read_is_an_error_of_the_reader() {
+    let (mut two, mute) = with_switch();
+    two.post(1, two.read(900_000), &[two.sge(0, 0, 30_000)]);
+    request_arrives(&mut two);
+    mute.set(Some(1));
+    two.world.run(Span::from_micros(100));
+    two.world.bytes(1).truncate(800_000);
+    two.world.run(Span::from_millis(200));
+    mute.set(None);
+    let done = two.wait(0);
+    assert_eq!((done.wr_id, done.status), (1, Status::BadAddress));
+    two.assert_usable();
+}
+
+/// A usual pair that knows each other, and who of them is not heard.
+fn with_switch() -> (Two, Rc<Cell<Option<usize>>>) {
+    let mut two = Two::new();
+    two.assert_usable();
+    let mute = Rc::new(Cell::new(None));
+    let is_mute = Rc::clone(&mute);
+    two.world.wire = Box::new(move |from, _| if is_mute.get() == Some(from) { Fate::Lost } else { Fate::Arrives });
+    (two, mute)
+}
+
+/// Until the second card has received what the first posted, and not answered yet.
+fn request_arrives(two: &mut Two) {
+    let before = two.world.hosts[1].endpoint.stats().rx_packets;
+    while two.world.hosts[1].endpoint.stats().rx_packets == before {
+        assert!(two.world.step(two.world.now + Span::from_secs(1)));
     }
 }
 

@@ -2,9 +2,13 @@
 //!
 //! All of the crate's reads and writes through pointers are here.
 
+use std::io::IoSliceMut;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
 use srd_core::card::HostMemory;
 
 /// A range of the program's memory.
@@ -48,6 +52,26 @@ impl HostMemory for HostMem {
         // SAFETY: the range lies in the region, which its maker promised to be mapped while it is registered; the borrow
         // of the region ends before it can be deregistered.
         unsafe { std::slice::from_raw_parts(region.start.add(offset), len) }
+    }
+
+    /// The kernel copies, so that memory that is mapped no more is an answer and not a fault.
+    fn recall(&self, region: &RawRegion, offset: u64, len: usize, into: &mut Vec<u8>) -> bool {
+        let offset = offset as usize;
+        assert!(offset <= region.len && len <= region.len - offset, "a range outside its region");
+        let start = into.len();
+        into.resize(start + len, 0);
+        let from = RemoteIoVec { base: region.start as usize + offset, len };
+        match process_vm_readv(Pid::this(), &mut [IoSliceMut::new(&mut into[start..])], &[from]) {
+            Ok(copied) if copied == len => return true,
+            Ok(_) | Err(Errno::EFAULT) => into.truncate(start),
+            // Where this call is forbidden, all that is left is to trust the program.
+            Err(_) => {
+                into.truncate(start);
+                into.extend_from_slice(self.read(region, offset as u64, len));
+                return true;
+            }
+        }
+        false
     }
 
     #[inline]
@@ -181,5 +205,39 @@ impl<O: Owner> Piece<O> {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and this one is borrowed uniquely.
         unsafe { std::slice::from_raw_parts_mut(self.owner.slab().start.as_ptr().add(self.start), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    use super::*;
+
+    #[test]
+    fn memory_that_is_unmapped_is_not_recalled() {
+        const PAGES: NonZeroUsize = NonZeroUsize::new(3 * 4096).unwrap();
+        let flags = MapFlags::MAP_PRIVATE;
+        // SAFETY: new memory, wherever there is room.
+        let start =
+            unsafe { mmap_anonymous(None, PAGES, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags) }.unwrap();
+        // SAFETY: it was just mapped, and nothing but `recall` looks at it after it is not any more.
+        let region = unsafe { RawRegion::new(start.as_ptr().cast(), PAGES.get()) };
+        HostMem.write(&region, 8000, b"here it is");
+        let recall = |offset, len| {
+            let mut into = b"before ".to_vec();
+            HostMem.recall(&region, offset, len, &mut into).then(|| into.clone()).ok_or(into)
+        };
+        assert_eq!(recall(8000, 10), Ok(b"before here it is".to_vec()));
+        assert_eq!(recall(0, 0), Ok(b"before ".to_vec()));
+        // SAFETY: the last page of the above; there are no references to it.
+        unsafe { munmap(start.byte_add(8192), 4096) }.unwrap();
+        assert_eq!(recall(8000, 192).map(|bytes| bytes.len()), Ok(199), "up to the hole");
+        assert_eq!(recall(8000, 193), Err(b"before ".to_vec()), "half of it is gone");
+        assert_eq!(recall(9000, 1), Err(b"before ".to_vec()));
+        // SAFETY: as above.
+        unsafe { munmap(start, 8192) }.unwrap();
     }
 }

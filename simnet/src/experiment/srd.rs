@@ -206,7 +206,7 @@ impl SrdStation {
 
     fn transmit(&mut self, io: &mut Io<'_>) {
         let now = io.now();
-        while self.endpoint.poll_transmit(now, &self.upper, &mut self.batch) {
+        while self.endpoint.poll_transmit(now, &mut self.upper, &mut self.batch) {
             for burst in self.batch.bursts() {
                 send_burst(&burst, io);
             }

@@ -19,6 +19,13 @@ pub trait HostMemory {
     /// `len` bytes of a region from `offset`.
     fn read<'m>(&'m self, region: &'m Self::Region, offset: u64, len: usize) -> &'m [u8];
 
+    /// Copies bytes of a region to the end of `into`, or says `false`: the memory is gone, though it is still registered.
+    /// Only memory that can vanish needs more than what is provided.
+    fn recall(&self, region: &Self::Region, offset: u64, len: usize, into: &mut Vec<u8>) -> bool {
+        into.extend_from_slice(self.read(region, offset, len));
+        true
+    }
+
     /// Writes into a region from `offset`.
     fn write(&mut self, region: &Self::Region, offset: u64, bytes: &[u8]);
 }
@@ -300,6 +307,22 @@ impl<M: HostMemory> Regions<M> {
         let region = self.slots[segment.region as usize].as_ref().expect("a live region");
         let len = len.min((segment.len - offset) as usize);
         self.memory.read(&region.memory, segment.offset + u64::from(offset), len)
+    }
+
+    /// Copies `len` bytes of some segments from `offset` on to the end of `into`. Says whether their memory was still there.
+    pub(super) fn recall(&self, segments: &[Segment], mut offset: u32, mut len: u32, into: &mut Vec<u8>) -> bool {
+        for segment in segments {
+            let here = segment.len.saturating_sub(offset).min(len);
+            if here > 0 {
+                let region = self.slots[segment.region as usize].as_ref().expect("a live region");
+                if !self.memory.recall(&region.memory, segment.offset + u64::from(offset), here as usize, into) {
+                    return false;
+                }
+            }
+            offset = offset.saturating_sub(segment.len);
+            len -= here;
+        }
+        true
     }
 
     /// Writes into a segment from `offset` on; `bytes` must fit.

@@ -365,7 +365,11 @@ impl<M: HostMemory> Card<M> {
             Err(_) if out.ud.is_some() => Status::Ok,
             Err(failure) => status_of(failure),
         };
+        let (kind, peer) = (out.kind, out.request.peer);
         self.end_out(slot, End::With(status));
+        if let (Kind::Data(id), Err(Failure::MemoryGone)) = (kind, outcome) {
+            self.answer(peer, id, Err(Status::BadAddress));
+        }
     }
 
     /// A message is over.
@@ -643,5 +647,6 @@ fn status_of(failure: Failure) -> Status {
         Failure::NotReady => Status::Rnr,
         Failure::Refused(code) => Status::from_peer(code),
         Failure::Closed => Status::Flushed,
+        Failure::MemoryGone => Status::InvalidLkey,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::header::{Header, Route};
 use super::memory::{Regions, Segment, Segments, Use};
+use super::out::Kind;
 use super::profile::MAX_SGE;
 use super::qp::{QpType, QueuePair, Recv};
 use super::requester::{CLOSED_FOR, End, Which};
@@ -9,7 +10,7 @@ use super::slots::Slot;
 use super::{Card, GRH_LEN, Gid, HostMemory, Opcode, PeerEntry, Status, UNKNOWN_AH};
 use crate::endpoint::PeerId;
 use crate::time::Time;
-use crate::upper::{Failure, Gather, PlaceToken, Placement, Token, Upper};
+use crate::upper::{Failure, Gather, PlaceToken, Placement, Recall, Token, Upper};
 
 /// Where a message goes that is on its way in.
 #[derive(Debug)]
@@ -386,6 +387,17 @@ impl<M: HostMemory> Gather for Card<M> {
 impl<M: HostMemory> Upper for Card<M> {
     fn header(&self, token: Token) -> &[u8] {
         self.outs[token.0 as usize].header.as_bytes()
+    }
+
+    // Whoever reads from us has all of it before we know. Its program may tell ours, which ends the registration or, where
+    // registrations are cached, only gives the memory back. A card of hardware would have pinned the pages.
+    fn recall(&self, token: Token, offset: u32, len: u32, into: &mut Vec<u8>) -> Recall {
+        let out = &self.outs[token.0 as usize];
+        match out.kind {
+            Kind::Data(_) if self.regions.recall(&out.segments, offset, len, into) => Recall::Copied,
+            Kind::Data(_) => Recall::Gone,
+            _ => Recall::Kept,
+        }
     }
 
     fn completed(&mut self, token: Token, outcome: Result<(), Failure>) {

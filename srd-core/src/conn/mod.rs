@@ -30,7 +30,7 @@ use crate::sent::SentPackets;
 use crate::seq::Seq;
 use crate::stats::Stats;
 use crate::time::{Span, Time};
-use crate::upper::Upper;
+use crate::upper::{Token, Upper};
 use crate::wire::{DataHeader, DecodeError, Frame, Frames, Hello, Refusal, features, flags, is_ping};
 
 use datagram::DatagramSize;
@@ -45,6 +45,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) stats: &'a mut Stats,
     pub(crate) inbound: &'a mut Inbound,
     pub(crate) line: &'a mut Line,
+    /// Messages whose memory was found to be gone.
+    pub(crate) gone: &'a mut Vec<Token>,
     /// Clock and scheduling granularity, as configured or measured.
     pub(crate) granularity: Span,
     /// When this endpoint last woke from a stall; verdicts by time wait for what arrived meanwhile.

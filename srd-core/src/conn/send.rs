@@ -11,7 +11,7 @@ use crate::path::UNPROVEN_PACKETS;
 use crate::sent::SentInfo;
 use crate::stats::PathState;
 use crate::time::{Span, Time};
-use crate::upper::{Upper, gather};
+use crate::upper::{Recall, Upper, gather};
 use crate::wire::{
     CHECKSUM_LEN, DataHeader, Sink, TRACKED_HEADER, UNTRACKED_HEADER, encode_untracked, flags, fragment_len,
     write_fragment_head, write_ping,
@@ -411,8 +411,7 @@ impl Conn {
         for cut in cuts.into_iter().flatten() {
             let header = upper.header(cut.token);
             let len = fragment_len(header.len() as u8, cut.piece.len == cut.total) + cut.piece.len as usize;
-            if batch.packet_len() + len <= room {
-                self.write_piece(&cut, header, upper, batch);
+            if batch.packet_len() + len <= room && self.write_piece(cx, &cut, header, upper, batch) {
                 pieces += 1;
             }
         }
@@ -452,15 +451,33 @@ impl Conn {
         header.encode(batch);
     }
 
-    fn write_piece<U: Upper>(&mut self, cut: &Cut, header: &[u8], upper: &U, batch: &mut TxBatch) {
+    /// Writes a piece of a message, unless its memory is gone.
+    #[inline]
+    fn write_piece<U: Upper>(
+        &mut self,
+        cx: &mut Cx<'_>,
+        cut: &Cut,
+        header: &[u8],
+        upper: &U,
+        batch: &mut TxBatch,
+    ) -> bool {
         let Piece { message, offset, len, .. } = cut.piece;
+        let mark = batch.mark();
         write_fragment_head(message, cut.total, offset, len as u16, header, batch);
-        if len > COPY_BELOW {
-            batch.payload(cut.token, offset, len);
-        } else {
-            gather(upper, cut.token, offset, len, |slice| batch.put(slice));
+        let left =
+            if cut.again { batch.append(|into| upper.recall(cut.token, offset, len, into)) } else { Recall::Kept };
+        match left {
+            Recall::Kept if len > COPY_BELOW => batch.payload(cut.token, offset, len),
+            Recall::Kept => gather(upper, cut.token, offset, len, |slice| batch.put(slice)),
+            Recall::Copied => {}
+            Recall::Gone => {
+                batch.take_back(mark);
+                cx.gone.push(cut.token);
+                return false;
+            }
         }
         self.sent.add_piece(cut.piece);
+        true
     }
 
     /// Writes one tracked packet of at most `limit` bytes and returns its length.
@@ -494,9 +511,10 @@ impl Conn {
                     let room = limit.saturating_sub(batch.packet_len());
                     let Some(cut) = outbox.cut(room, pieces == 0, full_room) else { break };
                     let header = upper.header(cut.token);
-                    self.write_piece(&cut, header, upper, batch);
-                    again |= cut.again;
-                    pieces += 1;
+                    if self.write_piece(cx, &cut, header, upper, batch) {
+                        again |= cut.again;
+                        pieces += 1;
+                    }
                 }
                 self.last_used = cx.now;
             }

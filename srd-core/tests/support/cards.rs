@@ -9,7 +9,8 @@ use srd_core::*;
 
 pub const QKEY: u32 = 0x1111_1111;
 
-/// Memory of a host: one array. Addresses are its indices, shifted so that none is 0.
+/// Memory of a host: one array. Addresses are its indices, shifted so that none is 0. If it becomes shorter, what is beyond is
+/// gone: to read there is a panic.
 #[derive(Debug)]
 pub struct Ram(pub Vec<u8>);
 
@@ -20,6 +21,11 @@ impl HostMemory for Ram {
 
     fn read<'m>(&'m self, &start: &'m usize, offset: u64, len: usize) -> &'m [u8] {
         &self.0[start + offset as usize..][..len]
+    }
+
+    fn recall(&self, &start: &usize, offset: u64, len: usize, into: &mut Vec<u8>) -> bool {
+        let bytes = self.0.get(start + offset as usize..).and_then(|rest| rest.get(..len));
+        bytes.inspect(|bytes| into.extend_from_slice(bytes)).is_some()
     }
 
     fn write(&mut self, &start: &usize, offset: u64, bytes: &[u8]) {

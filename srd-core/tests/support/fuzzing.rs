@@ -518,7 +518,7 @@ pub fn garbage(data: &[u8]) {
         }
         let mut answered = 0;
         for _ in 0..16 {
-            if !endpoint.poll_transmit(now, &mailbox, &mut batch) {
+            if !endpoint.poll_transmit(now, &mut mailbox, &mut batch) {
                 break;
             }
             for burst in batch.bursts() {

@@ -117,7 +117,7 @@ impl Pair {
         for i in 0..2 {
             for _ in 0..1000 {
                 let side = &mut self.sides[i];
-                if !side.endpoint.poll_transmit(self.now, &side.mailbox, &mut self.batch) {
+                if !side.endpoint.poll_transmit(self.now, &mut side.mailbox, &mut self.batch) {
                     break;
                 }
                 let mut all = Vec::new();
