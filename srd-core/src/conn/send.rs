@@ -18,7 +18,7 @@ use crate::wire::{
 };
 
 /// Payload up to this length is copied next to its header; longer payload is gathered by the driver.
-const COPY_BELOW: u32 = 512;
+const COPY_BELOW: u32 = 1024;
 /// Datagrams in one burst, the limit of segmentation offload in kernels before 6.9.
 const MAX_SEGMENTS: usize = 64;
 
