@@ -197,7 +197,7 @@ impl TxBatch {
         self.arena.len() - self.packet.arena + self.packet.payload as usize
     }
 
-    /// Where what is put next goes, for [`take_back`](Self::take_back) and [`append`](Self::append).
+    /// Where what is put next goes, for [`take_back`](Self::take_back).
     pub(crate) fn mark(&self) -> usize {
         self.arena.len()
     }
