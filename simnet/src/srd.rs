@@ -347,14 +347,15 @@ impl SrdNode {
         let flight = |(host, peer): (&HostId, &PeerId)| {
             let s = endpoint.peer_stats(*peer);
             let suspects = s.paths.iter().filter(|p| p.state == PathState::Suspect).count() as u64;
-            let datagram = u64::from(s.datagram);
-            Flight { host: *host, in_flight: s.in_flight, window: s.window, slack: (4 + suspects) * datagram }
+            let slack = (4 + suspects) * u64::from(s.datagram) + u64::from(self.spec.config.max_datagram);
+            Flight { host: *host, in_flight: s.in_flight, window: s.window, slack }
         };
         self.peers.iter().map(flight).collect()
     }
 
-    /// Sending must not take the bytes in flight further above the limit than four datagrams, and one per path that is
-    /// probed: the datagram that crosses the limit, two that repeat lost payload, and a tail probe.
+    /// Sending must not take the bytes in flight further above the limit than four datagrams, one per path that is
+    /// probed, and one of any length: the datagram that crosses the limit, two that repeat lost payload, a tail probe, and
+    /// one that tries whether longer ones arrive.
     fn check_flights(&self, before: &[Flight], io: &mut Io<'_>) {
         for (was, is) in before.iter().zip(self.flights()) {
             if is.in_flight > is.window.max(was.in_flight) + is.slack {
