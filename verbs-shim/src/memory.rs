@@ -36,6 +36,15 @@ impl RawRegion {
     pub fn bytes(&self) -> usize {
         self.len
     }
+
+    /// Where `len` bytes from `offset` on begin.
+    #[inline]
+    fn range(&self, offset: u64, len: usize) -> *mut u8 {
+        let offset = offset as usize;
+        assert!(offset <= self.len && len <= self.len - offset, "a range outside its region");
+        // SAFETY: it lies in the region, which is one object, or is its end.
+        unsafe { self.start.add(offset) }
+    }
 }
 
 /// See the module documentation.
@@ -47,40 +56,36 @@ impl HostMemory for HostMem {
 
     #[inline]
     fn read<'m>(&'m self, region: &'m RawRegion, offset: u64, len: usize) -> &'m [u8] {
-        let offset = offset as usize;
-        assert!(offset <= region.len && len <= region.len - offset, "a range outside its region");
+        let start = region.range(offset, len);
         // SAFETY: the range lies in the region, which its maker promised to be mapped while it is registered; the borrow
         // of the region ends before it can be deregistered.
-        unsafe { std::slice::from_raw_parts(region.start.add(offset), len) }
+        unsafe { std::slice::from_raw_parts(start, len) }
     }
 
     /// The kernel copies, so that memory that is mapped no more is an answer and not a fault.
     fn recall(&self, region: &RawRegion, offset: u64, len: usize, into: &mut Vec<u8>) -> bool {
-        let offset = offset as usize;
-        assert!(offset <= region.len && len <= region.len - offset, "a range outside its region");
-        let start = into.len();
-        into.resize(start + len, 0);
-        let from = RemoteIoVec { base: region.start as usize + offset, len };
-        match process_vm_readv(Pid::this(), &mut [IoSliceMut::new(&mut into[start..])], &[from]) {
-            Ok(copied) if copied == len => return true,
-            Ok(_) | Err(Errno::EFAULT) => into.truncate(start),
-            // Where this call is forbidden, all that is left is to trust the program.
-            Err(_) => {
-                into.truncate(start);
-                into.extend_from_slice(self.read(region, offset as u64, len));
-                return true;
-            }
+        let from = RemoteIoVec { base: region.range(offset, len) as usize, len };
+        let before = into.len();
+        into.resize(before + len, 0);
+        let copied = process_vm_readv(Pid::this(), &mut [IoSliceMut::new(&mut into[before..])], &[from]);
+        if copied == Ok(len) {
+            return true;
         }
-        false
+        into.truncate(before);
+        let is_gone = matches!(copied, Ok(_) | Err(Errno::EFAULT));
+        if !is_gone {
+            // Where this call is forbidden, all that is left is to trust the program.
+            into.extend_from_slice(self.read(region, offset, len));
+        }
+        !is_gone
     }
 
     #[inline]
     fn write(&mut self, region: &RawRegion, offset: u64, bytes: &[u8]) {
-        let offset = offset as usize;
-        assert!(offset <= region.len && bytes.len() <= region.len - offset, "a range outside its region");
+        let start = region.range(offset, bytes.len());
         // SAFETY: as for reading, and the card writes only where local or remote writes are permitted. `bytes` is a
         // receive buffer of the driver or a scratch buffer, never memory of the program.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), region.start.add(offset), bytes.len()) }
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) }
     }
 }
 
