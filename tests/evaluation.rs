@@ -24,6 +24,17 @@ fn figure(report: &Value, name: &str) -> f64 {
     report["summary"][name].as_f64().unwrap_or_else(|| panic!("no {name} in {}", report["summary"]))
 }
 
+/// The largest figure of all seeds.
+fn most(report: &Value, name: &str) -> f64 {
+    let seeds = report["seeds"].as_array().expect("several seeds").iter();
+    seeds.map(|s| s["summary"][name].as_f64().expect("a figure")).fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn least(report: &Value, name: &str) -> f64 {
+    let seeds = report["seeds"].as_array().expect("several seeds").iter();
+    seeds.map(|s| s["summary"][name].as_f64().expect("a figure")).fold(f64::INFINITY, f64::min)
+}
+
 /// Prints a figure, its goal, and what is demanded of it today. The smaller, the better.
 #[track_caller]
 fn at_most(what: &str, value: f64, goal: f64, today: f64) {
@@ -70,9 +81,7 @@ fn joining_and_leaving() {
     let row = |what: &str, set: &[String]| {
         let set: Vec<&str> = set.iter().flat_map(|s| ["--set", s]).collect();
         let r = sim(&[&["join-leave"], &set[..]].concat());
-        let most = r["seeds"].as_array().expect("several seeds").iter();
-        let most = most.map(|s| s["summary"]["convergence_rtts"].as_f64().expect("flows come")).fold(0.0, f64::max);
-        at_most(&format!("{what} and leave: round trips to equal shares"), most, 50.0, 20.0);
+        at_most(&format!("{what} and leave: round trips to equal shares"), most(&r, "convergence_rtts"), 50.0, 20.0);
     };
     row("4 join 4 flows", &[]);
     let (from, to) = (1..48).map(|i| (i, 48)).unzip::<_, _, Vec<i32>, Vec<i32>>();
@@ -227,4 +236,30 @@ fn tcp_has_its_tail() {
     let (median, max) = (&racks["median_over_ideal"], &racks["max_over_ideal"]);
     println!("fig. 6, TCP: median {median:.2}, max {max:.1} of ideal");
     assert!(median.as_f64() < Some(1.3) && max.as_f64() > Some(5.0), "{racks}");
+}
+
+/// Who comes while others fill the queue has never seen the network idle, and nobody says what a fair rate is.
+#[test]
+fn latecomers_without_advice() {
+    let network = ["hosts=5", "rate=200Mbps", "delay=20us", "mtu=1500", "buffer=64KB"].map(|s| format!("network.{s}"));
+    let traffic = ["senders=4", "per_sender=1", "size=250MB", "spread=3ms"].map(|s| format!("traffic.{s}"));
+    let srd = ["preset=host", "paths=64", "path_pool=256", "target_delay=500us", "link_rate=unknown"];
+    let rest = ["warm=false", "messages.size=8KiB", "messages.depth=32", "sample=1s", "limit=6s"];
+    let set = network.into_iter().chain(traffic).chain(srd.map(|s| format!("srd.{s}")));
+    let set: Vec<String> = set.chain(rest.map(String::from)).flat_map(|s| ["--set".into(), s]).collect();
+    let set: Vec<&str> = set.iter().map(String::as_str).collect();
+    let r = sim(&[&["incast"], &set[..]].concat());
+    at_least("4 -> 1, latecomers, link unknown: Jain's index", least(&r, "jain"), 0.99, 0.98);
+    at_most("4 -> 1, latecomers, link unknown: share dropped", most(&r, "drop_share"), 0.01, 0.01);
+}
+
+/// Most ways are longer than one: what they take more is no queue.
+#[test]
+fn uneven_paths() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/uneven-paths.toml");
+    for rate in ["10Gbps", "unknown"] {
+        let r = sim(&[file, "--set", &format!("srd.link_rate={rate}")]);
+        let name = format!("one way of four shorter, link {rate}: max / ideal");
+        at_most(&name, figure(&r, "max_over_ideal"), 2.0, 3.3);
+    }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Path {
     last_ce: u8,
     /// Losses by silence in a row.
     timeouts: u32,
+    /// Packets lost by silence since the path was heard last.
+    silent: u32,
     /// When to probe a suspect path.
     probe_at: Time,
     /// Times that loss on this path proved spurious lately: widens the reordering that is tolerated.
@@ -70,6 +72,7 @@ impl Path {
             round_marked: false,
             last_ce: 0,
             timeouts: 0,
+            silent: 0,
             probe_at: Time::NEVER,
             leniency: 0,
             packets: 0,
@@ -152,6 +155,11 @@ pub(crate) struct PathSet {
     replaced: u64,
     next_probe: Time,
     rounds: u32,
+    /// Most paths were found to be longer than the shortest one: the smallest RTT of each counts. As a rule that of all does,
+    /// since a path that was hardly used, or only while a queue stood, has that queue in its own.
+    uneven: bool,
+    /// The smallest RTT of the median path, if they are uneven.
+    median_base: Span,
 }
 
 /// Rounds after which a step of leniency towards reordering is taken back (RFC 8985 decays it after 16 recoveries).
@@ -179,8 +187,6 @@ const CANDIDATES: usize = 8;
 const MEMORY_RTTS: f64 = 32.0;
 /// Paths that are remembered as fast.
 const MAX_FRESH: u8 = 64;
-/// Samples after which a path's own smallest RTT is believed to be without a queue.
-const KNOWN_SAMPLES: u32 = 32;
 /// Bursts on an unproven path have at most so many packets.
 pub(crate) const UNPROVEN_PACKETS: usize = 2;
 
@@ -209,6 +215,8 @@ impl PathSet {
             replaced: 0,
             next_probe: Time::NEVER,
             rounds: 0,
+            uneven: false,
+            median_base: Span::ZERO,
         }
     }
 
@@ -314,11 +322,12 @@ impl PathSet {
         self.paths[usize::from(index)].next_seq.wrapping_add(1)
     }
 
-    /// A packet that was in flight on the path was acknowledged.
-    pub(crate) fn on_acked(&mut self, s: &Sent) {
+    /// A packet that was in flight on the path was acknowledged. Returns how many of those before it were held to be lost
+    /// with the path, which works after all.
+    pub(crate) fn on_acked(&mut self, s: &Sent) -> u32 {
         let path = &mut self.paths[usize::from(s.path)];
         if path.life != s.path_life {
-            return;
+            return 0;
         }
         path.in_flight = path.in_flight.saturating_sub(s.bytes.into());
         path.state = PathState::Good;
@@ -328,14 +337,16 @@ impl PathSet {
         if path.acked.is_none_or(|(seq, _)| (s.path_seq.wrapping_sub(seq) as i32) > 0) {
             path.acked = Some((s.path_seq, s.at));
         }
+        std::mem::take(&mut path.silent)
     }
 
-    /// A packet in flight on the path is gone, by whatever verdict.
-    pub(crate) fn on_lost(&mut self, s: &Sent) {
+    /// A packet in flight on the path is gone, with the path if that is `silent`.
+    pub(crate) fn on_lost(&mut self, s: &Sent, silent: bool) {
         let path = &mut self.paths[usize::from(s.path)];
         if path.life == s.path_life {
             path.in_flight = path.in_flight.saturating_sub(s.bytes.into());
             path.lost += 1;
+            path.silent += u32::from(silent);
         }
     }
 
@@ -344,7 +355,7 @@ impl PathSet {
         let path = &mut self.paths[usize::from(s.path)];
         if path.life == s.path_life {
             path.leniency = (path.leniency + 1).min(8);
-            path.lost = path.lost.saturating_sub(1);
+            (path.lost, path.silent) = (path.lost.saturating_sub(1), path.silent.saturating_sub(1));
             path.state = PathState::Good;
             path.timeouts = 0;
         }
@@ -358,8 +369,7 @@ impl PathSet {
         }
         path.rtt.sample(now, rtt, large, longer);
         path.last_sample_at = now;
-        // The few samples of a young path may all have met the same queue.
-        path.base = if path.rtt.samples() < KNOWN_SAMPLES { least } else { path.rtt.min() };
+        path.base = if self.uneven { path.rtt.min() } else { least };
         let queue = rtt - path.base;
         // What was fast just now will be fast again.
         if queue <= self.fast && path.state == PathState::Good {
@@ -487,7 +497,7 @@ impl PathSet {
         path.state = PathState::Unproven;
         path.rtt = Rtt::new(if path.rtt.is_sampled() { path.rtt.srtt() } else { initial_rtt });
         (path.in_flight, path.acked, path.round_queue) = (0, None, None);
-        (path.timeouts, path.failures, path.leniency, path.probe_at) = (0, 0, 0, Time::NEVER);
+        (path.timeouts, path.silent, path.failures, path.leniency, path.probe_at) = (0, 0, 0, 0, Time::NEVER);
         path
     }
 
@@ -531,6 +541,25 @@ impl PathSet {
         self.paths.iter_mut().for_each(|p| p.rtt.forget_min());
     }
 
+    /// What looks like a queue may be that most paths have always needed longer than `short`: then that is no queue.
+    pub(crate) fn find_detours(&mut self, short: Span) -> bool {
+        self.scratch.clear();
+        self.scratch.extend(self.paths.iter().filter(|p| p.rtt.is_sampled()).map(|p| p.rtt.min()));
+        self.median_base = lower_median(&mut self.scratch).unwrap_or_default();
+        self.uneven = self.median_base > short;
+        self.uneven
+    }
+
+    /// What was taken for a longer way may have been a queue after all.
+    pub(crate) fn doubt_detours(&mut self) {
+        self.uneven = false;
+    }
+
+    /// The RTT of an idle network, `least` being the smallest one of all paths.
+    pub(crate) fn base(&self, least: Span) -> Span {
+        if self.uneven { self.median_base.max(least) } else { least }
+    }
+
     /// When the next suspect path wants a probe.
     pub(crate) fn next_probe(&self) -> Time {
         self.next_probe
@@ -552,6 +581,11 @@ impl PathSet {
     /// Ends a round: what its samples say.
     pub(crate) fn end_round(&mut self) -> RoundSignal {
         self.scratch.clear();
+        if self.uneven {
+            self.scratch.extend(self.paths.iter().filter(|p| p.rtt.is_sampled()).map(|p| p.base));
+            self.median_base = lower_median(&mut self.scratch).unwrap_or_default();
+            self.scratch.clear();
+        }
         self.rounds = self.rounds.wrapping_add(1);
         let forgive = self.rounds.is_multiple_of(LENIENT_ROUNDS);
         let mut marked = 0;
@@ -565,13 +599,7 @@ impl PathSet {
             }
             path.round_marked = false;
         }
-        if self.scratch.is_empty() {
-            return RoundSignal::default();
-        }
-        let n = self.scratch.len();
-        // The lower median: half of the paths or more are at least this slow.
-        let (_, &mut median, _) = self.scratch.select_nth_unstable((n - 1) / 2);
-        RoundSignal { queue_delay: Some(median), marked: 2 * marked > n }
+        RoundSignal { queue_delay: lower_median(&mut self.scratch), marked: 2 * marked > self.scratch.len() }
     }
 
     /// Snapshots of all paths.
@@ -593,9 +621,78 @@ impl PathSet {
     }
 }
 
+/// Half of the values or more are no less than it.
+fn lower_median(values: &mut [Span]) -> Option<Span> {
+    let middle = values.len().checked_sub(1)? / 2;
+    Some(*values.select_nth_unstable(middle).1)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::PathBits;
+    use rand::SeedableRng;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::sent::SentInfo;
+
+    /// A packet that the path sent.
+    fn packet(paths: &mut PathSet, pn: u32) -> Sent {
+        let mut sent = SentPackets::new(Seq(pn), 64);
+        let path_seq = paths.on_sent(0, Seq(pn), 1_000);
+        let info =
+            SentInfo { at: Time::ZERO, bytes: 1_000, path: 0, path_life: paths.get(0).life, probe: false, path_seq };
+        let pn = sent.push(info, 0);
+        *sent.get(pn).expect("just sent")
+    }
+
+    #[test]
+    fn what_a_path_swallowed_is_told_once_it_works_again() {
+        let config = Config::default().check().expect("valid");
+        let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
+        let sent: Vec<Sent> = (0..6).map(|pn| packet(&mut paths, pn)).collect();
+        assert_eq!(paths.on_acked(&sent[0]), 0);
+        paths.on_lost(&sent[1], false);
+        paths.on_lost(&sent[2], true);
+        paths.on_lost(&sent[3], true);
+        paths.on_spurious(&sent[3]);
+        assert_eq!(paths.on_acked(&sent[4]), 1, "one overtaken, one silent, one late");
+        assert_eq!(paths.on_acked(&sent[5]), 0);
+    }
+
+    #[test]
+    fn a_replaced_path_takes_what_it_swallowed_with_it() {
+        let config = Config::default().check().expect("valid");
+        let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
+        let sent = packet(&mut paths, 0);
+        paths.on_lost(&sent, true);
+        paths.replace(0, Time::ZERO, &config, &mut Vec::new());
+        let sent = packet(&mut paths, 1);
+        assert_eq!(paths.on_acked(&sent), 0);
+    }
+
+    /// Three of four paths need 300 us, one 10.
+    #[test]
+    fn most_paths_may_be_longer_than_the_shortest() {
+        let config = Config { paths: 4, ..Config::default() }.check().expect("valid");
+        let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
+        let (short, long) = (Span::from_micros(10), Span::from_micros(300));
+        let round = |paths: &mut PathSet| {
+            let sent = packet(paths, 0);
+            for path in 0..4 {
+                let rtt = if path == 0 { short } else { long };
+                let mut on_path = sent;
+                on_path.path = path;
+                paths.on_rtt(Time::ZERO, &on_path, rtt, true, Span::ZERO, short);
+            }
+            paths.end_round().queue_delay
+        };
+        assert_eq!((round(&mut paths), paths.base(short)), (Some(long - short), short));
+        assert!(!paths.find_detours(long));
+        assert!(paths.find_detours(short + Span::from_micros(100)));
+        assert_eq!((round(&mut paths), paths.base(short)), (Some(Span::ZERO), long));
+        paths.doubt_detours();
+        assert_eq!((round(&mut paths), paths.base(short)), (Some(long - short), short));
+    }
 
     #[test]
     fn path_bits_hold_every_index() {

@@ -7,7 +7,7 @@ use crate::time::{Span, Time};
 pub(crate) struct Rtt {
     srtt: Span,
     var: Span,
-    samples: u32,
+    sampled: bool,
     min: WindowedMin,
     /// Whether the minimum is that of large packets, which take longer than small ones on every link: mixing them would
     /// make a queue of what is none.
@@ -17,7 +17,7 @@ pub(crate) struct Rtt {
 impl Rtt {
     /// No sample yet; `initial` is assumed meanwhile.
     pub(crate) fn new(initial: Span) -> Rtt {
-        Rtt { srtt: initial, var: initial / 2, samples: 0, min: WindowedMin::default(), large: false }
+        Rtt { srtt: initial, var: initial / 2, sampled: false, min: WindowedMin::default(), large: false }
     }
 
     /// A sample of a packet that is `large` or not; large ones take at most `longer` on their way.
@@ -33,8 +33,7 @@ impl Rtt {
         if large == self.large {
             self.min.sample(now, rtt);
         }
-        self.samples = self.samples.saturating_add(1);
-        if self.samples == 1 {
+        if !std::mem::replace(&mut self.sampled, true) {
             (self.srtt, self.var) = (rtt, rtt / 2);
             return;
         }
@@ -49,12 +48,7 @@ impl Rtt {
     }
 
     pub(crate) fn is_sampled(&self) -> bool {
-        self.samples > 0
-    }
-
-    /// Number of samples so far.
-    pub(crate) fn samples(&self) -> u32 {
-        self.samples
+        self.sampled
     }
 
     pub(crate) fn srtt(&self) -> Span {

@@ -48,6 +48,8 @@ const SHARE_GROWTH: f64 = 1.5;
 const CALM_ROUNDS: u32 = 8;
 /// The queue that is aimed at, in targets.
 const SETPOINT: f64 = 0.5;
+/// What is left of the rate during a look at the network without us.
+const DRAINED: f64 = 0.1;
 /// Rate limit where the link's rate is not known: 400 Gbit/s in bytes per second.
 const MAX_RATE: f64 = 50e9;
 
@@ -82,6 +84,8 @@ pub(super) struct Delay {
     current_bw: f64,
     full_bw: f64,
     full_rounds: u32,
+    /// The round under way has next to nothing of ours in queues.
+    draining: bool,
     /// The last queueing delays, for the per-acknowledgement check of start-up.
     recent: [Span; 4],
     recent_len: usize,
@@ -113,6 +117,7 @@ impl Delay {
             current_bw: 0.0,
             full_bw: 0.0,
             full_rounds: 0,
+            draining: false,
             recent: [Span::ZERO; 4],
             recent_len: 0,
         };
@@ -221,6 +226,11 @@ impl Controller for Delay {
     }
 
     fn on_round(&mut self, round: &RoundSample) {
+        if std::mem::take(&mut self.draining) {
+            // Nothing follows from what was hardly sent.
+            self.set_level(self.level, 1.0);
+            return;
+        }
         self.host = round.host_delay;
         self.current_bw = 0.0;
         // A round in which there was little to send shows only what could be delivered at least.
@@ -318,7 +328,18 @@ impl Controller for Delay {
         self.set_level(level, trim);
     }
 
+    fn drain(&mut self) {
+        if self.startup {
+            self.leave_startup();
+        }
+        self.draining = true;
+        // A packet per round trip makes no queue, and less of them would take long to end the round.
+        let trim = DRAINED.max(self.packet_rate() / self.level).min(1.0);
+        self.set_level(self.level, trim);
+    }
+
     fn on_restart(&mut self) {
+        self.draining = false;
         (self.startup, self.first_rate) = (true, f64::INFINITY);
         self.window = self.window.min(self.first_window());
         (self.recent_len, self.full_bw, self.full_rounds) = (0, 0.0, 0);
@@ -427,6 +448,30 @@ mod tests {
         (delay.startup, delay.base) = (false, Span::from_secs(10));
         (0..100).for_each(|_| delay.on_timeout());
         assert_eq!(delay.rate(), 8_972.0);
+    }
+
+    #[test]
+    fn a_round_without_our_part_of_the_queue_changes_nothing_else() {
+        let mut delay = advised(LINK);
+        delay.drain();
+        assert_eq!(delay.rate(), LINK * DRAINED);
+        assert!(delay.window() as f64 <= LINK * DRAINED * (BASE + delay.target()).as_secs_f64());
+        delay.on_round(&RoundSample {
+            queue_delay: Some(delay.target() * 9),
+            loss: 0.9,
+            marked: true,
+            limited: true,
+            delivery_rate: LINK / 1e3,
+            host_delay: Span::ZERO,
+            share: Some(LINK),
+            length: BASE,
+        });
+        assert_eq!(delay.rate(), LINK);
+        // Who sends a packet per round trip has none in a queue.
+        let packet = delay.packet_rate();
+        delay.set_level(packet, 1.0);
+        delay.drain();
+        assert_eq!(delay.rate(), packet);
     }
 
     /// What is left of the rate after rounds in which a queue of so many targets stands.

@@ -16,6 +16,7 @@ impl Controller for Fixed {
         false
     }
     fn on_round(&mut self, _: &RoundSample) {}
+    fn drain(&mut self) {}
     fn on_restart(&mut self) {}
     fn begin(&mut self, _: f64) {}
     fn on_timeout(&mut self) {}

@@ -22,7 +22,7 @@ pub(crate) struct AckSample {
     pub(crate) limited: bool,
     /// The receiver's advice on the rate, bytes per second.
     pub(crate) share: Option<f64>,
-    /// Smallest RTT of the connection.
+    /// RTT of an idle network, as far as known.
     pub(crate) min_rtt: Span,
     /// What the hosts add to it.
     pub(crate) host_delay: Span,
@@ -57,6 +57,8 @@ pub(crate) trait Controller: std::fmt::Debug + Send {
     fn on_share(&mut self, share: Option<f64>) -> bool;
     /// A round ended.
     fn on_round(&mut self, round: &RoundSample);
+    /// During the round that begins, next to nothing of what we send is to stand in queues.
+    fn drain(&mut self);
     /// Something is to be sent after a pause in which everything was acknowledged.
     fn on_restart(&mut self);
     /// Until the first acknowledgement this rate will do, in bytes per second.

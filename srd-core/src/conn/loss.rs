@@ -1,7 +1,7 @@
 //! Acknowledgements, loss, and the timers that guard them.
 
 use super::send::PROBE_NUMBERS;
-use super::{Asking, Conn, Cx, Fault, Standing, TailProbe};
+use super::{Asking, Conn, Cx, Fault, TailProbe};
 use crate::cc::{AckSample, RoundSample};
 use crate::outbox::Outbox;
 use crate::path::PathBits;
@@ -22,9 +22,6 @@ const PROBES_PER_TIMEOUT: u32 = 2;
 pub(super) const CONGESTED_TIMEOUTS: u32 = 2;
 /// Packets that are given up at once when a probe needs a number and the window is used up.
 const GIVEN_UP: u32 = 8;
-/// A queue that stands for so many rounds while our rate falls to this part is none: the route has become longer.
-const STANDING_ROUNDS: u32 = 8;
-const STANDING_FALL: f64 = 4.0;
 /// How long packets that were declared lost are remembered, in retransmission timeouts: until then a late
 /// acknowledgement shows that they were not.
 const LOST_MEMORY: u64 = 4;
@@ -203,7 +200,7 @@ impl Conn {
             }
             Fate::InFlight => {
                 self.in_flight -= u64::from(s.bytes);
-                self.paths.on_acked(&s);
+                self.round.lost += self.paths.on_acked(&s);
                 covered.packets += 1;
                 covered.bytes += u64::from(s.bytes);
                 covered.oldest = covered.oldest.min(s.at);
@@ -250,7 +247,7 @@ impl Conn {
             delivery_rate: self.round.delivery_rate(at, self.rtt.min()),
             limited: self.round.limited || self.round.was_limited,
             share: self.share,
-            min_rtt: self.rtt.min(),
+            min_rtt: self.paths.base(self.rtt.min()),
             host_delay: self.host_delay(),
         });
 
@@ -328,25 +325,6 @@ impl Conn {
         }
     }
 
-    /// A longer route looks like a queue, but for one thing: it stays however little is sent.
-    fn look_for_longer_route(&mut self, cx: &Cx<'_>, queue: Span) {
-        let rate = self.cc.rate();
-        self.standing = match self.standing {
-            _ if queue <= cx.config.target_delay => None,
-            Some(s) if queue >= s.queue * 3 / 4 => {
-                if s.rounds >= STANDING_ROUNDS && rate * STANDING_FALL <= s.rate {
-                    self.rtt.forget_min();
-                    self.paths.forget_min();
-                    self.cc.on_restart();
-                    None
-                } else {
-                    Some(Standing { rounds: s.rounds + 1, rate: s.rate.max(rate), ..s })
-                }
-            }
-            _ => Some(Standing { rounds: 1, queue, rate }),
-        };
-    }
-
     fn end_round(&mut self, cx: &Cx<'_>, at: Time) {
         let host_delay = self.host_delay();
         let signal = self.paths.end_round();
@@ -365,9 +343,9 @@ impl Conn {
             share: self.share,
             length: at.since(round.start),
         });
-        let queue = queue_delay.unwrap_or(Span::ZERO);
+        let (loss, limited) = (round.loss_share(0), round.limited);
         *round = round.next(at, self.sent.next());
-        self.look_for_longer_route(cx, queue);
+        self.doubt_base(cx, queue_delay.unwrap_or(Span::ZERO), loss, limited);
     }
 
     fn declare_lost(&mut self, cx: &mut Cx<'_>, cause: LossCause, outbox: &mut Outbox) {
@@ -379,7 +357,7 @@ impl Conn {
             }
             self.sent.set_fate(pn, Fate::Lost(cx.now));
             self.in_flight -= u64::from(s.bytes);
-            self.paths.on_lost(&s);
+            self.paths.on_lost(&s, cause == LossCause::DeadPath);
             self.lost_on = Some(s.path);
             cx.stats.lost_packets += 1;
             match cause {

@@ -4,6 +4,7 @@
 //! [`Acks`] and [`Inbox`] (what came in), a congestion controller (how fast). Opening and closing are the business of
 //! `peer`; outgoing messages live in the peer's [`Outbox`], because they outlive an idle connection.
 
+mod base;
 mod datagram;
 mod loss;
 mod pacer;
@@ -33,6 +34,7 @@ use crate::time::{Span, Time};
 use crate::upper::{Token, Upper};
 use crate::wire::{DataHeader, DecodeError, Frame, Frames, Hello, Refusal, features, flags, is_ping};
 
+use base::BaseDoubt;
 use datagram::DatagramSize;
 use loss::Covered;
 use pacer::Pacer;
@@ -98,7 +100,7 @@ pub(crate) struct Conn {
     /// When to look for overdue packets again.
     next_scan: Time,
     round: Round,
-    standing: Option<Standing>,
+    doubt: BaseDoubt,
     /// The path that lost what waits to be sent again.
     lost_on: Option<u8>,
     last_sent_at: Time,
@@ -131,15 +133,6 @@ pub(crate) struct Conn {
     waiting_since: Option<Time>,
     /// When a message was last sent or received.
     pub(crate) last_used: Time,
-}
-
-/// A queue that does not fall however little we send.
-#[derive(Clone, Copy, Debug)]
-struct Standing {
-    rounds: u32,
-    /// The queue and our rate when it was first seen.
-    queue: Span,
-    rate: f64,
 }
 
 /// Whether a PING asks for our share of the receiver's link, because much is to be sent after a pause.
@@ -194,7 +187,7 @@ impl Conn {
             newest_acked_at: Time::ZERO,
             next_scan: Time::ZERO,
             round: Round::new(cx.now, local.first_pn),
-            standing: None,
+            doubt: BaseDoubt::default(),
             lost_on: None,
             last_sent_at: cx.now,
             backoff: 0,
