@@ -16,7 +16,7 @@ CONSTANTS = [
     ("additive", ["0", "0.05", "0.5"]),
     ("headroom", ["0.98", "0.995", "1"]),
     ("jitter", ["0", "0.3"]),
-    ("paths", ["8", "16", "128"]),
+    ("paths", ["8", "16", "32", "64"]),
     ("burst_time", ["1us", "3us", "10us"]),
     ("initial_window", ["9KB", "64KB", "256KB"]),
     ("share_period", ["3us", "30us", "100us"]),

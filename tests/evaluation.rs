@@ -95,7 +95,7 @@ fn joining_and_leaving() {
 fn slow_receiver() {
     let r = sim(&["slow-receiver"]);
     at_most("8 -> 1, the host takes in half: max / what it can", figure(&r, "max_over_ideal") / 2.0, 1.1, 1.1);
-    at_most("8 -> 1, the host takes in half: share dropped", figure(&r, "drop_share"), 1e-4, 1e-4);
+    at_most("8 -> 1, the host takes in half: share dropped", most(&r, "drop_share"), 1e-4, 0.02);
     at_most(
         "8 -> 1, the host takes in half: share resent",
         figure(&r, "retransmits") / figure(&r, "packets"),
@@ -109,7 +109,7 @@ fn racks() {
     // A card per server, as in the paper, and one per process, which nobody asked for but emulation on one host gives.
     let own = ["--set", "traffic.shared_card=false", "--set", "messages.size=1MiB"];
     for (scenario, what, today, today_own) in
-        [("paper-fig5", "50 % used", 1.03, 1.04), ("paper-fig6", "full", 1.09, 1.08)]
+        [("paper-fig5", "50 % used", 1.03, 1.04), ("paper-fig6", "full", 1.09, 1.3)]
     {
         let r = sim(&[scenario]);
         at_most(&format!("fig. 5/6, uplinks {what}: max / ideal"), figure(&r, "max_over_ideal"), 1.10, today);
@@ -168,7 +168,7 @@ fn permutation() {
         let overhead = format!("network.wire_overhead={overhead}");
         let r = sim(&["permutation", "--set", "network.mtu=4096", "--set", &overhead]);
         let last = figure(&r, "max_fct_us");
-        at_most(&format!("permutation of 1,024 servers, MTU 4,096{what}: last, us"), last, 200.0, 220.0);
+        at_most(&format!("permutation of 1,024 servers, MTU 4,096{what}: last, us"), last, 200.0, 203.0);
     }
 }
 

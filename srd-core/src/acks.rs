@@ -40,6 +40,8 @@ pub(crate) struct Acks {
     refusals: Vec<(Seq, Vec<(Seq, Refusal)>)>,
     spare_refusals: Vec<Vec<(Seq, Refusal)>>,
     unacked: u32,
+    /// The newest packet whose sender wants to hear of it, until all before it is here, too.
+    wanted: Option<Seq>,
     /// When an acknowledgement must leave; `NEVER` if none is owed.
     due: Time,
     ack_every: u32,
@@ -72,6 +74,7 @@ impl Acks {
             refusals: Vec::new(),
             spare_refusals: Vec::new(),
             unacked: 0,
+            wanted: None,
             due: Time::NEVER,
             ack_every: config.ack_every.into(),
             max_delay: config.max_ack_delay,
@@ -183,8 +186,13 @@ impl Acks {
             self.pending_paths.push(path);
         }
         self.unacked += 1;
+        // On many paths the last packet to be sent is rarely the last one to arrive.
+        let complete = self.wanted.take_if(|w| w.is_before(self.base)).is_some();
+        if ack_now && !pn.is_before(self.base) && self.wanted.is_none_or(|w| w.is_before(pn)) {
+            self.wanted = Some(pn);
+        }
         // [ACK-2]
-        if ack_now || ecn == Ecn::Ce || self.unacked >= self.ack_every {
+        if ack_now || complete || ecn == Ecn::Ce || self.unacked >= self.ack_every {
             self.due = Time::ZERO;
         } else {
             self.due = self.due.min(now + self.max_delay);
@@ -275,5 +283,37 @@ impl Acks {
             return low;
         }
         low | self.words[(word + 1) % self.words.len()] << (64 - shift)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// Packets arrive, the marked ones with ACK-NOW, and each time what is due at once is sent. Returns after which.
+    fn acknowledged(arrivals: &[(u32, bool)]) -> Vec<u32> {
+        let config = Config { ack_every: 255, ..Config::default() }.check().expect("valid");
+        let mut acks = Acks::new(Seq(0), &config);
+        let now = Time::from_nanos(1);
+        let mut after = Vec::new();
+        for &(pn, ack_now) in arrivals {
+            assert_eq!(acks.arrival(Seq(pn), pn as u16), Arrival::New);
+            acks.received(Seq(pn));
+            acks.note(now, Seq(pn), pn as u8, now, Ecn::NotEct, ack_now);
+            if acks.due() <= now {
+                acks.due = Time::NEVER;
+                after.push(pn);
+            }
+        }
+        after
+    }
+
+    #[test]
+    fn what_is_missing_before_a_packet_that_asked_is_told_of_when_it_comes() {
+        assert_eq!(acknowledged(&[(0, false), (1, true), (2, false), (3, false)]), [1], "nothing was missing");
+        assert_eq!(acknowledged(&[(0, false), (3, true), (1, false), (2, false), (4, false)]), [3, 2]);
+        assert_eq!(acknowledged(&[(3, true), (5, true), (0, false), (1, false), (2, false), (4, false)]), [3, 5, 4]);
+        assert_eq!(acknowledged(&[(2, true), (1, true), (0, false), (3, false)]), [2, 1, 0]);
     }
 }

@@ -183,9 +183,10 @@ impl Config {
     /// Timing for networks and hosts without scheduling noise: the simulator, or dedicated cores with kernel bypass.
     pub fn fabric() -> Config {
         Config {
-            paths: 64,
-            path_pool: 256,
-            max_ack_delay: Span::from_micros(2),
+            paths: 128,
+            path_pool: 512,
+            max_ack_delay: Span::from_nanos(1_500),
+            ack_every: 3,
             reorder_time: Span::from_micros(10),
             granularity: Span::from_micros(2),
             rto_min: Span::from_micros(50),

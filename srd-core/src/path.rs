@@ -27,13 +27,11 @@ pub(crate) struct Path {
     pub(crate) rtt: Rtt,
     /// Its RTT without any queue, as far as known.
     base: Span,
-    in_flight: u64,
     /// Packets whose fate was unknown when last looked at, in the order sent.
     outstanding: VecDeque<Seq>,
     next_seq: u32,
     /// Place of the latest-sent packet that was acknowledged, and when it was sent.
     acked: Option<(u32, Time)>,
-    last_sample_at: Time,
     /// Smallest queueing delay of this round.
     round_queue: Option<Span>,
     round_marked: bool,
@@ -63,11 +61,9 @@ impl Path {
             state: PathState::Unproven,
             rtt: Rtt::new(config.initial_rtt),
             base: config.initial_rtt,
-            in_flight: 0,
             outstanding: VecDeque::new(),
             next_seq: 0,
             acked: None,
-            last_sample_at: Time::ZERO,
             round_queue: None,
             round_marked: false,
             last_ce: 0,
@@ -96,6 +92,24 @@ impl Path {
             self.outstanding.pop_front();
         }
         None
+    }
+}
+
+/// What the choice among paths looks at, apart from the rest of them: many are looked at for each burst.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    /// Bytes.
+    in_flight: u32,
+    /// The queue last seen, in seconds per second that is left until it is forgotten: an old estimate says little, and in
+    /// the end nothing, so that a path that recovered is found again.
+    queue: f32,
+    forgotten: Time,
+}
+
+impl Look {
+    /// Expected delay in seconds beyond that of an idle path: its queue, and its share of what is in flight.
+    fn score(&self, now: Time, per_byte: f64) -> f64 {
+        f64::from(self.queue) * self.forgotten.since(now).as_secs_f64() + f64::from(self.in_flight) * per_byte
     }
 }
 
@@ -141,6 +155,8 @@ pub(crate) struct RoundSignal {
 #[derive(Debug)]
 pub(crate) struct PathSet {
     paths: Vec<Path>,
+    /// One of each path.
+    looks: Vec<Look>,
     /// Paths whose last packet met a queue of no more than `fast`, and when that was known, oldest first.
     fresh: VecDeque<(u8, Time)>,
     fast: Span,
@@ -180,11 +196,13 @@ const QUARANTINE: Span = Span::from_secs(1);
 const REVIVAL_PAUSE: Span = Span::from_millis(20);
 /// One of so many bursts takes no path because it was fast just now.
 const EXPLORES: u32 = 4;
-/// Random paths of which the best usable one is taken. With two, a spine that few of the paths cross stays behind the others
-/// when all are full: it is among the two too rarely. With sixteen, senders follow each other.
-const CANDIDATES: usize = 8;
+/// Random paths of which the best usable one is taken: an eighth of all, and so many at least. With two, a spine that few of
+/// the paths cross stays behind the others when all are full: it is among the two too rarely. With many, senders follow
+/// each other.
+const MIN_CANDIDATES: usize = 8;
+const MAX_CANDIDATES: usize = 32;
 /// Round trips after which nothing is believed of a path's queue.
-const MEMORY_RTTS: f64 = 32.0;
+const MEMORY_RTTS: u64 = 32;
 /// Paths that are remembered as fast.
 const MAX_FRESH: u8 = 64;
 /// Bursts on an unproven path have at most so many packets.
@@ -194,7 +212,7 @@ impl PathSet {
     pub(crate) fn new(config: &CheckedConfig, mut rng: Xoshiro256PlusPlus) -> PathSet {
         // A random draw without replacement: the first steps of a shuffle.
         let mut pool: Vec<u16> = (0..config.path_pool).collect();
-        let paths = (0..usize::from(config.paths))
+        let paths: Vec<Path> = (0..usize::from(config.paths))
             .map(|i| {
                 let j = rng.random_range(i..pool.len());
                 pool.swap(i, j);
@@ -202,6 +220,7 @@ impl PathSet {
             })
             .collect();
         PathSet {
+            looks: vec![Look::default(); paths.len()],
             paths,
             fresh: VecDeque::new(),
             fast: config.target_delay * 2,
@@ -253,13 +272,14 @@ impl PathSet {
                 return i;
             }
         }
-        let mut drawn = [(0.0, 0); CANDIDATES];
-        for slot in &mut drawn {
-            let i = self.rng.random_range(0..n) as u8;
-            *slot = (self.score(i, now, rate), i);
-        }
+        let mut drawn = [(0.0, 0); MAX_CANDIDATES];
         // Whether a path is usable takes longer to find out than its score.
-        let mut drawn = &mut drawn[..];
+        let mut drawn = &mut drawn[..(n / 8).max(MIN_CANDIDATES)];
+        let per_byte = n as f64 / rate;
+        for slot in &mut *drawn {
+            let i = self.rng.random_range(0..n);
+            *slot = (self.looks[i].score(now, per_byte), i as u8);
+        }
         while let Some(best) = (0..drawn.len()).min_by(|&a, &b| drawn[a].0.total_cmp(&drawn[b].0)) {
             let i = drawn[best].1;
             if Some(i) != avoid && self.usable(i, now, patience, sent) {
@@ -296,20 +316,10 @@ impl PathSet {
         }
     }
 
-    /// Expected delay in seconds beyond that of an idle path: its queue, and its share of what is in flight.
-    fn score(&self, index: u8, now: Time, rate: f64) -> f64 {
-        let path = &self.paths[usize::from(index)];
-        let queue = path.rtt.srtt() - path.base;
-        // An old estimate says little, and in the end nothing, so that a path that recovered is found again.
-        let age = now.since(path.last_sample_at).as_secs_f64() / path.rtt.srtt().as_secs_f64();
-        let queue = queue.as_secs_f64() * (1.0 - age / MEMORY_RTTS).max(0.0);
-        queue + path.in_flight as f64 * self.paths.len() as f64 / rate
-    }
-
     /// A packet leaves on the path; gives its place in the path's order.
     pub(crate) fn on_sent(&mut self, index: u8, pn: Seq, bytes: u16) -> u32 {
         let path = &mut self.paths[usize::from(index)];
-        path.in_flight += u64::from(bytes);
+        self.looks[usize::from(index)].in_flight += u32::from(bytes);
         path.packets += 1;
         path.bytes += u64::from(bytes);
         path.outstanding.push_back(pn);
@@ -329,7 +339,8 @@ impl PathSet {
         if path.life != s.path_life {
             return 0;
         }
-        path.in_flight = path.in_flight.saturating_sub(s.bytes.into());
+        self.landed(s);
+        let path = &mut self.paths[usize::from(s.path)];
         path.state = PathState::Good;
         path.timeouts = 0;
         path.failures = 0;
@@ -340,13 +351,19 @@ impl PathSet {
         std::mem::take(&mut path.silent)
     }
 
+    /// A packet of the path's present life is in flight no more.
+    fn landed(&mut self, s: &Sent) {
+        let look = &mut self.looks[usize::from(s.path)];
+        look.in_flight = look.in_flight.saturating_sub(s.bytes.into());
+    }
+
     /// A packet in flight on the path is gone, with the path if that is `silent`.
     pub(crate) fn on_lost(&mut self, s: &Sent, silent: bool) {
         let path = &mut self.paths[usize::from(s.path)];
         if path.life == s.path_life {
-            path.in_flight = path.in_flight.saturating_sub(s.bytes.into());
             path.lost += 1;
             path.silent += u32::from(silent);
+            self.landed(s);
         }
     }
 
@@ -361,15 +378,19 @@ impl PathSet {
         }
     }
 
-    /// An RTT sample of a packet on the path, `least` being the smallest RTT of all paths. Returns the queueing delay in it.
-    pub(crate) fn on_rtt(&mut self, now: Time, s: &Sent, rtt: Span, large: bool, longer: Span, least: Span) -> Span {
+    /// An RTT sample of a packet on the path, `whole` being what is known of all paths. Returns the queueing delay in it.
+    pub(crate) fn on_rtt(&mut self, now: Time, s: &Sent, rtt: Span, large: bool, longer: Span, whole: &Rtt) -> Span {
         let path = &mut self.paths[usize::from(s.path)];
         if path.life != s.path_life {
             return Span::ZERO;
         }
+        let first = !path.rtt.is_sampled();
         path.rtt.sample(now, rtt, large, longer);
-        path.last_sample_at = now;
-        path.base = if self.uneven { path.rtt.min() } else { least };
+        if first {
+            // With many paths each has few samples, and one alone would let it wait for three round trips.
+            path.rtt.expect_var(whole.var());
+        }
+        path.base = if self.uneven { path.rtt.min() } else { whole.min() };
         let queue = rtt - path.base;
         // What was fast just now will be fast again.
         if queue <= self.fast && path.state == PathState::Good {
@@ -379,6 +400,10 @@ impl PathSet {
             self.fresh.push_back((s.path, now));
         }
         let path = &mut self.paths[usize::from(s.path)];
+        let memory = path.rtt.srtt() * MEMORY_RTTS;
+        let look = &mut self.looks[usize::from(s.path)];
+        look.queue = ((path.rtt.srtt() - path.base).as_secs_f64() / memory.as_secs_f64().max(1e-9)) as f32;
+        look.forgotten = now + memory;
         path.round_queue = Some(path.round_queue.map_or(queue, |q| q.min(queue)));
         queue
     }
@@ -496,7 +521,8 @@ impl PathSet {
         path.life = path.life.wrapping_add(1);
         path.state = PathState::Unproven;
         path.rtt = Rtt::new(if path.rtt.is_sampled() { path.rtt.srtt() } else { initial_rtt });
-        (path.in_flight, path.acked, path.round_queue) = (0, None, None);
+        (path.acked, path.round_queue) = (None, None);
+        self.looks[usize::from(index)].in_flight = 0;
         (path.timeouts, path.silent, path.failures, path.leniency, path.probe_at) = (0, 0, 0, 0, Time::NEVER);
         path
     }
@@ -509,9 +535,9 @@ impl PathSet {
         self.next_revival = now + REVIVAL_PAUSE;
         let Some(rested) = self.retired.iter().position(|r| r.until <= now) else { return };
         let good = (0..self.paths.len() as u16).map(|i| i as u8).filter(|&i| self.get(i).state == PathState::Good);
-        let Some(slowest) = good.max_by(|&a, &b| self.score(a, now, rate).total_cmp(&self.score(b, now, rate))) else {
-            return;
-        };
+        let per_byte = self.paths.len() as f64 / rate;
+        let score = |i: u8| self.looks[usize::from(i)].score(now, per_byte);
+        let Some(slowest) = good.max_by(|&a, &b| score(a).total_cmp(&score(b))) else { return };
         let retired = self.retired.swap_remove(rested);
         let initial = self.get(slowest).rtt.srtt();
         let path = self.give_port(slowest, retired.port, initial);
@@ -676,13 +702,15 @@ mod tests {
         let config = Config { paths: 4, ..Config::default() }.check().expect("valid");
         let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
         let (short, long) = (Span::from_micros(10), Span::from_micros(300));
+        let mut whole = Rtt::new(short);
+        whole.sample(Time::ZERO, short, true, Span::ZERO);
         let round = |paths: &mut PathSet| {
             let sent = packet(paths, 0);
             for path in 0..4 {
                 let rtt = if path == 0 { short } else { long };
                 let mut on_path = sent;
                 on_path.path = path;
-                paths.on_rtt(Time::ZERO, &on_path, rtt, true, Span::ZERO, short);
+                paths.on_rtt(Time::ZERO, &on_path, rtt, true, Span::ZERO, &whole);
             }
             paths.end_round().queue_delay
         };

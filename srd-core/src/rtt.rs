@@ -42,6 +42,11 @@ impl Rtt {
         self.srtt = Span::from_nanos((7 * self.srtt.as_nanos() + rtt.as_nanos()) / 8);
     }
 
+    /// Takes this for the variation.
+    pub(crate) fn expect_var(&mut self, var: Span) {
+        self.var = var;
+    }
+
     /// The route is another one: its smallest RTT is yet to be seen.
     pub(crate) fn forget_min(&mut self) {
         self.min = WindowedMin::default();

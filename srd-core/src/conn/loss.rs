@@ -109,7 +109,7 @@ impl Conn {
                 let longer = cx.config.target_delay;
                 self.host.sample(cx.now, cx.now.since(s.at) - rtt, false, Span::ZERO);
                 self.rtt.sample(cx.now, rtt, large, longer);
-                let queue = self.paths.on_rtt(cx.now, &s, rtt, large, longer, self.rtt.min());
+                let queue = self.paths.on_rtt(cx.now, &s, rtt, large, longer, &self.rtt);
                 self.round.recent_queue.rotate_right(1);
                 self.round.recent_queue[0] = queue;
                 self.round.samples += 1;
