@@ -375,6 +375,8 @@ impl PathSet {
             (path.lost, path.silent) = (path.lost.saturating_sub(1), path.silent.saturating_sub(1));
             path.state = PathState::Good;
             path.timeouts = 0;
+            // It has answered.
+            path.probe_at = Time::NEVER;
         }
     }
 
@@ -683,6 +685,23 @@ mod tests {
         paths.on_spurious(&sent[3]);
         assert_eq!(paths.on_acked(&sent[4]), 1, "one overtaken, one silent, one late");
         assert_eq!(paths.on_acked(&sent[5]), 0);
+    }
+
+    #[test]
+    fn a_path_whose_packet_was_only_late_is_not_probed() {
+        let config = Config::default().check().expect("valid");
+        let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
+        let sent: Vec<Sent> = (0..3).map(|pn| packet(&mut paths, pn)).collect();
+        paths.on_acked(&sent[0]);
+        for late in [false, true] {
+            paths.on_lost(&sent[1], true);
+            paths.on_silence(0, Time::ZERO, &config, &mut Vec::new());
+            if late {
+                paths.on_spurious(&sent[1]);
+            }
+            assert_eq!(paths.take_probe(Time::ZERO), (!late).then_some(0));
+            paths.on_acked(&sent[2]);
+        }
     }
 
     #[test]
