@@ -24,15 +24,18 @@ fn figure(report: &Value, name: &str) -> f64 {
     report["summary"][name].as_f64().unwrap_or_else(|| panic!("no {name} in {}", report["summary"]))
 }
 
-/// The largest figure of all seeds.
-fn most(report: &Value, name: &str) -> f64 {
+/// A figure of each seed.
+fn each(report: &Value, name: &str) -> impl Iterator<Item = f64> {
     let seeds = report["seeds"].as_array().expect("several seeds").iter();
-    seeds.map(|s| s["summary"][name].as_f64().expect("a figure")).fold(f64::NEG_INFINITY, f64::max)
+    seeds.map(move |s| s["summary"][name].as_f64().expect("a figure"))
+}
+
+fn most(report: &Value, name: &str) -> f64 {
+    each(report, name).fold(f64::NEG_INFINITY, f64::max)
 }
 
 fn least(report: &Value, name: &str) -> f64 {
-    let seeds = report["seeds"].as_array().expect("several seeds").iter();
-    seeds.map(|s| s["summary"][name].as_f64().expect("a figure")).fold(f64::INFINITY, f64::min)
+    each(report, name).fold(f64::INFINITY, f64::min)
 }
 
 /// Prints a figure, its goal, and what is demanded of it today. The smaller, the better.

@@ -80,6 +80,11 @@ impl Path {
         }
     }
 
+    /// A packet of it has arrived, if late: it works, and needs no probe.
+    fn answered(&mut self) {
+        (self.state, self.timeouts, self.probe_at) = (PathState::Good, 0, Time::NEVER);
+    }
+
     /// When the oldest packet in flight on it was sent.
     fn oldest<'s>(&mut self, index: u8, sent: &'s SentPackets) -> Option<(Seq, &'s Sent)> {
         while let Some(&pn) = self.outstanding.front() {
@@ -341,10 +346,8 @@ impl PathSet {
         }
         self.landed(s);
         let path = &mut self.paths[usize::from(s.path)];
-        path.state = PathState::Good;
-        path.timeouts = 0;
+        path.answered();
         path.failures = 0;
-        path.probe_at = Time::NEVER;
         if path.acked.is_none_or(|(seq, _)| (s.path_seq.wrapping_sub(seq) as i32) > 0) {
             path.acked = Some((s.path_seq, s.at));
         }
@@ -373,10 +376,7 @@ impl PathSet {
         if path.life == s.path_life {
             path.leniency = (path.leniency + 1).min(8);
             (path.lost, path.silent) = (path.lost.saturating_sub(1), path.silent.saturating_sub(1));
-            path.state = PathState::Good;
-            path.timeouts = 0;
-            // It has answered.
-            path.probe_at = Time::NEVER;
+            path.answered();
         }
     }
 
@@ -571,11 +571,16 @@ impl PathSet {
 
     /// What looks like a queue may be that most paths have always needed longer than `short`: then that is no queue.
     pub(crate) fn find_detours(&mut self, short: Span) -> bool {
-        self.scratch.clear();
-        self.scratch.extend(self.paths.iter().filter(|p| p.rtt.is_sampled()).map(|p| p.rtt.min()));
-        self.median_base = lower_median(&mut self.scratch).unwrap_or_default();
+        self.median_base = self.median(|p| p.rtt.min());
         self.uneven = self.median_base > short;
         self.uneven
+    }
+
+    /// The lower median over the paths with an RTT sample; zero if there are none.
+    fn median(&mut self, of: impl Fn(&Path) -> Span) -> Span {
+        self.scratch.clear();
+        self.scratch.extend(self.paths.iter().filter(|p| p.rtt.is_sampled()).map(of));
+        lower_median(&mut self.scratch).unwrap_or_default()
     }
 
     /// What was taken for a longer way may have been a queue after all.
@@ -608,12 +613,10 @@ impl PathSet {
 
     /// Ends a round: what its samples say.
     pub(crate) fn end_round(&mut self) -> RoundSignal {
-        self.scratch.clear();
         if self.uneven {
-            self.scratch.extend(self.paths.iter().filter(|p| p.rtt.is_sampled()).map(|p| p.base));
-            self.median_base = lower_median(&mut self.scratch).unwrap_or_default();
-            self.scratch.clear();
+            self.median_base = self.median(|p| p.base);
         }
+        self.scratch.clear();
         self.rounds = self.rounds.wrapping_add(1);
         let forgive = self.rounds.is_multiple_of(LENIENT_ROUNDS);
         let mut marked = 0;
