@@ -5,10 +5,14 @@
 //! lock keeps the others from it, and takes it again first. So only a program that uses the card from one thread yields.
 
 use std::ptr::from_ref;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Turns without anything moving after which the core is offered to others.
-const TURNS: u32 = 100;
+use srd_core::{Span, Time};
+
+/// How long nothing moves until the core is offered to others: several round trips of a fast network, because whoever
+/// yields is late for what arrives meanwhile. It is a time and no number of turns, since a turn in vain takes 0.6 us over a
+/// socket, and a tenth of that over AF_XDP.
+const PATIENCE: Span = Span::from_micros(60);
 /// No thread has polled yet.
 const NOBODY: usize = 0;
 /// More than one thread has.
@@ -17,8 +21,8 @@ const SEVERAL: usize = 1;
 /// How patient the poller of a processing unit is.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
-    /// Turns in a row in which nothing moved.
-    idle: AtomicU32,
+    /// When the first turn since then was in vain, in nanoseconds of the driver's clock; 0 if none was.
+    idle_since: AtomicU64,
 }
 
 /// The thread that polls a card, as an address of its own, or one of the two above.
@@ -26,15 +30,22 @@ pub(crate) struct Patience {
 pub(crate) struct Poller(AtomicUsize);
 
 impl Patience {
-    /// The calling thread drove a turn, in which something moved or not. Says whether it should yield.
+    /// Something moved, or the program asked for it.
     #[inline]
-    pub(crate) fn is_over(&self, poller: &Poller, moved: bool) -> bool {
+    pub(crate) fn begin(&self) {
+        self.idle_since.store(0, Ordering::Relaxed);
+    }
+
+    /// The calling thread drove a turn in vain at `now`. Says whether it should yield.
+    #[inline]
+    pub(crate) fn is_over(&self, poller: &Poller, now: Time) -> bool {
         let alone = poller.is_alone();
-        if moved {
-            self.idle.store(0, Ordering::Relaxed);
+        let since = self.idle_since.load(Ordering::Relaxed);
+        if since == 0 {
+            self.idle_since.store(now.as_nanos(), Ordering::Relaxed);
             return false;
         }
-        alone && self.idle.fetch_add(1, Ordering::Relaxed) >= TURNS
+        alone && Time::from_nanos(since) + PATIENCE <= now
     }
 }
 
@@ -62,25 +73,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lone_poller_yields_after_many_turns_in_vain() {
+    fn a_lone_poller_yields_when_nothing_moves_for_long() {
         let (patience, poller) = (Patience::default(), Poller::default());
-        assert!((0..TURNS).all(|_| !patience.is_over(&poller, false)));
-        assert!(patience.is_over(&poller, false) && patience.is_over(&poller, false));
-        assert!(
-            !patience.is_over(&poller, true) && !patience.is_over(&poller, false),
-            "something moved: patient again"
-        );
+        let at = |us| Time::ZERO + Span::from_micros(us);
+        // However many turns that are.
+        assert!((0..600).all(|turn| !patience.is_over(&poller, at(1_000 + turn / 10))));
+        assert!(patience.is_over(&poller, at(1_060)) && patience.is_over(&poller, at(1_061)));
+        patience.begin();
+        assert!(!patience.is_over(&poller, at(2_000)), "it may not have polled for long");
+        assert!(!patience.is_over(&poller, at(2_059)) && patience.is_over(&poller, at(2_060)));
     }
 
     /// NIXL's two threads poll under a spinning lock of UCX: yielding there starved the other one for seconds.
     #[test]
     fn nobody_yields_where_several_threads_poll() {
         let (patience, poller) = (Patience::default(), Poller::default());
-        assert!(!patience.is_over(&poller, false));
+        let at = |s| Time::ZERO + Span::from_secs(s);
+        assert!(!patience.is_over(&poller, at(1)) && patience.is_over(&poller, at(2)));
         std::thread::scope(|scope| {
             // The first thread lives on, so the addresses differ.
-            scope.spawn(|| assert!((0..2 * TURNS).all(|_| !patience.is_over(&poller, false))));
+            scope.spawn(|| assert!(!patience.is_over(&poller, at(3))));
         });
-        assert!((0..2 * TURNS).all(|_| !patience.is_over(&poller, false)));
+        assert!(!patience.is_over(&poller, at(4)));
     }
 }

@@ -134,9 +134,14 @@ impl Pu {
             moved |= self.speak(&mut engine);
         }
         self.after(&mut engine);
+        let moved = moved || ready > 0;
+        let now = engine.now;
         drop(engine);
         self.shift.drove();
-        (ready, self.patience.is_over(&self.common.poller, moved || ready > 0))
+        if moved {
+            self.patience.begin();
+        }
+        (ready, !moved && self.patience.is_over(&self.common.poller, now))
     }
 
     #[inline]
@@ -192,6 +197,7 @@ impl Pu {
     #[inline]
     pub(crate) fn doorbell(&self, engine: &mut CardEngine, new: usize) {
         self.answers.posted();
+        self.patience.begin();
         if engine.upper.in_flight() <= new {
             engine.now = engine.driver.now();
             self.speak(engine);
