@@ -3,7 +3,7 @@
 #[path = "support/cards.rs"]
 mod cards;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use cards::*;
@@ -586,6 +586,56 @@ impl HostMemory for Vast {
         assert!(bytes == self.read(region, offset, bytes.len()), "bytes at {offset} are those of another place");
         self.written += bytes.len() as u64;
     }
+}
+
+/// Memory that notes what it is told to fetch.
+#[derive(Debug, Default)]
+struct Noting(RefCell<Vec<(u64, usize)>>);
+
+impl HostMemory for Noting {
+    type Region = ();
+
+    fn read<'m>(&'m self, _: &'m (), _: u64, len: usize) -> &'m [u8] {
+        &[0; 10_000][..len]
+    }
+
+    fn prefetch(&self, _: &(), offset: u64, len: usize) {
+        self.0.borrow_mut().push((offset, len));
+    }
+
+    fn write(&mut self, _: &(), _: u64, _: &[u8]) {}
+}
+
+#[test]
+fn the_next_buffer_is_fetched_as_far_as_the_last_message_went() {
+    let mut world = World::with(2, options(), Config::default(), |_| Noting::default());
+    let qpn = [world.qp(0, |_| ()), world.qp(1, |_| ())];
+    let ah = world.ah(0, 1);
+    let keys = [0, 1].map(|i| {
+        let host = &mut world.hosts[i];
+        host.card.reg_mr(host.pd, (), BASE, 100_000, ALL).unwrap()
+    });
+    let buffer = |at, len| Sge { addr: BASE + at, len, lkey: keys[1].lkey };
+    let fetched = |world: &mut World<Noting>| {
+        world.hosts[1].card.anticipate();
+        world.hosts[1].card.memory_mut().0.take()
+    };
+    let arrive = |world: &mut World<Noting>, len| {
+        let sge = [Sge { addr: BASE, len, lkey: keys[0].lkey }];
+        let (op, data) = (SendOp::Send { imm: None }, SendData::Sges(&sge));
+        world.post(0, qpn[0], SendWr { wr_id: 0, op, ah, qpn: qpn[1], qkey: QKEY, data }).unwrap();
+        assert_eq!(world.wait(1, Span::from_secs(1)).status, Status::Ok);
+    };
+    world.recv(1, qpn[1], 1, &[buffer(0, 8000)]);
+    world.recv(1, qpn[1], 2, &[buffer(10_000, 200), buffer(20_000, 8000)]);
+    world.recv(1, qpn[1], 3, &[buffer(30_000, 8000)]);
+    assert_eq!(fetched(&mut world), [], "nothing has arrived");
+    arrive(&mut world, 300);
+    assert_eq!(fetched(&mut world), [(10_000, 200), (20_000, 100)]);
+    assert_eq!(fetched(&mut world), [], "once is enough");
+    arrive(&mut world, 100);
+    world.dereg(1, keys[1].lkey);
+    assert_eq!(fetched(&mut world), [], "it may not be written any more");
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub struct XdpOptions {
     pub attach: Attach,
     /// Whether to insist on zero copy.
     pub zero_copy: ZeroCopy,
-    /// Frames to receive into and frames to send from, per queue; a power of two, 64..=32768. Default 2048: more drops out of
+    /// Frames to receive into and frames to send from, per queue; a power of two, 64..=32768. Default 1024: more drops out of
     /// the cache, fewer drop bursts.
     pub frames: u32,
     /// Whether datagrams longer than a page may be used (multi-buffer, Linux 6.6), where the MTU is that large. Default true.
@@ -63,7 +63,7 @@ impl Default for XdpOptions {
             first_queue: 0,
             attach: Attach::Auto,
             zero_copy: ZeroCopy::Auto,
-            frames: 2048,
+            frames: 1024,
             jumbo: true,
             busy_poll_us: None,
             udp: UdpOptions::default(),

@@ -135,6 +135,9 @@ impl Pu {
         }
         self.after(&mut engine);
         let moved = moved || ready > 0;
+        if !moved && !silent {
+            engine.upper.anticipate();
+        }
         let now = engine.now;
         drop(engine);
         self.shift.drove();

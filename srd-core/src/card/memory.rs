@@ -26,6 +26,9 @@ pub trait HostMemory {
         true
     }
 
+    /// These bytes are likely to be written soon: the host may fetch them into its cache. Nothing else comes of it.
+    fn prefetch(&self, _region: &Self::Region, _offset: u64, _len: usize) {}
+
     /// Writes into a region from `offset`.
     fn write(&mut self, region: &Self::Region, offset: u64, bytes: &[u8]);
 }
@@ -136,6 +139,23 @@ struct Region<R> {
     users: u32,
 }
 
+impl<R> Region<R> {
+    /// Where in the region a range begins; `None` if it may not be used like this.
+    // [CARD-5]
+    #[inline]
+    fn offset_of(&self, pd: PdId, key: u32, addr: u64, len: u32, use_: Use) -> Option<u64> {
+        let (right_key, permitted) = match use_ {
+            Use::LocalRead => (self.keys.lkey, true),
+            Use::LocalWrite => (self.keys.lkey, self.access.local_write),
+            Use::RemoteRead => (self.keys.rkey, self.access.remote_read),
+            Use::RemoteWrite => (self.keys.rkey, self.access.remote_write),
+        };
+        let offset = addr.wrapping_sub(self.base);
+        let inside = offset <= self.len && u64::from(len) <= self.len - offset;
+        (key == right_key && permitted && self.pd == pd && inside).then_some(offset)
+    }
+}
+
 /// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Regions<M: HostMemory> {
@@ -240,25 +260,23 @@ impl<M: HostMemory> Regions<M> {
     }
 
     /// Checks a range; `None` if it may not be used like this.
-    // [CARD-5]
     #[inline]
     pub(super) fn resolve(&mut self, pd: PdId, key: u32, addr: u64, len: u32, use_: Use) -> Option<Segment> {
         let slot = key & SLOT_MASK;
         let region = self.slots.get_mut(slot as usize)?.as_mut()?;
-        let (right_key, permitted) = match use_ {
-            Use::LocalRead => (region.keys.lkey, true),
-            Use::LocalWrite => (region.keys.lkey, region.access.local_write),
-            Use::RemoteRead => (region.keys.rkey, region.access.remote_read),
-            Use::RemoteWrite => (region.keys.rkey, region.access.remote_write),
-        };
-        let offset = addr.wrapping_sub(region.base);
-        let inside = offset <= region.len && u64::from(len) <= region.len - offset;
-        if key != right_key || !permitted || region.pd != pd || !inside {
-            return None;
-        }
+        let offset = region.offset_of(pd, key, addr, len, use_)?;
         // A range of no bytes is never touched.
         region.users += u32::from(len > 0);
         Some(Segment { region: slot, offset, len })
+    }
+
+    /// See [`HostMemory::prefetch`]; of a buffer that may not be written nothing comes.
+    pub(super) fn prefetch(&self, pd: PdId, sge: &Sge) {
+        if let Some(Some(region)) = self.slots.get((sge.lkey & SLOT_MASK) as usize)
+            && let Some(offset) = region.offset_of(pd, sge.lkey, sge.addr, sge.len, Use::LocalWrite)
+        {
+            self.memory.prefetch(&region.memory, offset, sge.len as usize);
+        }
     }
 
     /// Checks the buffers of a message and adds them to `segments`; `false`, and none is, if one of them may not be used like

@@ -260,6 +260,8 @@ pub struct Card<M: HostMemory> {
     reads: Slab<Read>,
     read_count: u32,
     places: Slots<Place>,
+    /// The queue pair that received last, and how many bytes; nothing if that has been [made use of](Self::anticipate).
+    received: Option<(u16, u32)>,
     /// Messages that could not be given to the transport where they arose.
     queued: VecDeque<usize>,
     /// The transport has no room for any of them.
@@ -326,6 +328,7 @@ impl<M: HostMemory> Card<M> {
             reads: Slab::new(),
             read_count: rng.next_u32(),
             places: Slots::new(),
+            received: None,
             queued: VecDeque::new(),
             stuck: false,
             datagrams: VecDeque::new(),

@@ -238,6 +238,9 @@ impl<M: HostMemory> Card<M> {
         let recv = self.places[slot].recv.as_ref().map(|recv| recv.wr_id);
         let Some(qp) = self.qp(qpn) else { return };
         let (cq, pd) = (qp.init.recv_cq, qp.init.pd);
+        if opcode == Opcode::Recv {
+            self.received = Some((qpn, len + skip));
+        }
         let (ah, sgid) = self.entry(peer).map_or((UNKNOWN_AH, Gid::default()), |e| (e.handle(pd), e.gid));
         if skip > 0 {
             let grh = grh(len, &sgid, &self.gid);
@@ -248,6 +251,17 @@ impl<M: HostMemory> Card<M> {
             (entry.opcode, entry.byte_len, entry.imm) = (opcode, len + skip, imm);
             (entry.qpn, entry.src_qpn, entry.ah, entry.sgid) = (qpn, src_qpn, ah, sgid);
         });
+    }
+
+    /// Lets the host fetch the buffer of the next message into its cache, if the next one is as the last one was. Once for each
+    /// message, and best while there is nothing else to do: a program that posts many receives gets each buffer back when it has
+    /// long left the cache.
+    pub fn anticipate(&mut self) {
+        let Some((qpn, len)) = self.received.take() else { return };
+        let Some(qp) = self.qp(qpn) else { return };
+        if let Some(next) = qp.rq.front() {
+            next.sges_of(len).for_each(|sge| self.regions.prefetch(qp.init.pd, &sge));
+        }
     }
 
     /// A place is not needed any more, and nothing of it is.
