@@ -37,9 +37,12 @@ impl fmt::Debug for Pu {
     }
 }
 
-/// Messages that wait for company at most, and receives whose acknowledgement does: enough to share the cost of a packet, few
-/// against the depth of queues, so that both ends have something to do at the same time.
-const COMPANY: u32 = 128;
+/// Messages that wait for company at most: enough to share the cost of a system call, few against the depth of queues (512 and
+/// more, where that cost counts), so that both ends have something to do at the same time.
+const SENDS: u32 = 256;
+/// Receives whose acknowledgement waits for company: fewer, so that the sender goes on while the rest of its messages is taken.
+const RECEIVES: u32 = 64;
+
 impl Pu {
     pub(crate) fn new(
         config: &NicConfig,
@@ -125,8 +128,7 @@ impl Pu {
             Until::Soon => true,
             Until::NoAnswer => false,
         };
-        let mut moved = !silent && self.waiting() > 0 && self.speak(&mut engine);
-        moved |= hear(&mut engine);
+        let mut moved = hear(&mut engine);
         let ready = engine.upper.poll_many(cq, out);
         if ready > 0 {
             self.handed_out(&mut engine, &out[..ready]);
@@ -174,12 +176,12 @@ impl Pu {
         speak(engine)
     }
 
-    /// There is something more to be sent: it leaves in the next turn, or now if much waits.
+    /// There is something more to be sent: it leaves in the next turn, or now if `enough` waits.
     #[inline]
-    fn speak_soon(&self, engine: &mut CardEngine, more: usize) {
+    fn speak_soon(&self, engine: &mut CardEngine, more: usize, enough: u32) {
         let waiting = self.waiting() + more as u32;
         self.waiting.store(waiting, Ordering::Relaxed);
-        if waiting >= COMPANY {
+        if waiting >= enough {
             engine.now = engine.driver.now();
             self.speak(engine);
         }
@@ -191,7 +193,7 @@ impl Pu {
         let received = completions.iter().filter(|c| c.opcode.is_recv()).count();
         if received > 0 {
             self.answers.handed_out();
-            self.speak_soon(engine, received);
+            self.speak_soon(engine, received, RECEIVES);
         }
     }
 
@@ -205,7 +207,7 @@ impl Pu {
             engine.now = engine.driver.now();
             self.speak(engine);
         } else {
-            self.speak_soon(engine, new);
+            self.speak_soon(engine, new, SENDS);
         }
         self.shift.kick();
     }
