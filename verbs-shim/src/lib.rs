@@ -8,6 +8,7 @@ mod answers;
 pub mod api;
 mod bind;
 mod common;
+mod company;
 pub mod counters;
 pub mod faults;
 mod memory;

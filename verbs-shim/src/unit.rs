@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use srd_core::{Driver, Endpoint, Engine, Faulty, Time};
 
 use crate::answers::{Answers, Until};
 use crate::common::Common;
+use crate::company::Company;
 use crate::memory::HostMem;
 use crate::nic::{BoxedDriver, CardEngine, NicConfig, NicCounters, OpenError};
 use crate::patience::Patience;
@@ -27,8 +28,7 @@ pub(crate) struct Pu {
     patience: Patience,
     answers: Answers,
     unpublished: AtomicBool,
-    /// Messages posted, and receives handed out, since anything was sent: what waits for company.
-    waiting: AtomicU32,
+    company: Company,
 }
 
 impl fmt::Debug for Pu {
@@ -36,12 +36,6 @@ impl fmt::Debug for Pu {
         f.debug_struct("Pu").field("name", &self.name).finish_non_exhaustive()
     }
 }
-
-/// Messages that wait for company at most: enough to share the cost of a system call, few against the depth of queues (512 and
-/// more, where that cost counts), so that both ends have something to do at the same time.
-const SENDS: u32 = 256;
-/// Receives whose acknowledgement waits for company: fewer, so that the sender goes on while the rest of its messages is taken.
-const RECEIVES: u32 = 64;
 
 impl Pu {
     pub(crate) fn new(
@@ -74,16 +68,15 @@ impl Pu {
             patience: Patience::default(),
             answers: Answers::default(),
             unpublished: AtomicBool::new(true),
-            waiting: AtomicU32::new(0),
+            company: Company::default(),
         })
     }
 
     /// A command, under the lock, and what follows from it. What was posted before it is on its way, as behind a doorbell.
     pub(crate) fn command<T>(&self, run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>) -> Result<T, CardError> {
         let mut engine = self.lock();
-        if self.waiting() > 0 {
-            engine.now = engine.driver.now();
-            self.speak(&mut engine);
+        if self.company.any() {
+            self.speak_now(&mut engine);
         }
         let outcome = run(&mut engine);
         self.after(&mut engine);
@@ -165,26 +158,15 @@ impl Pu {
         engine.now
     }
 
-    /// See [`Pu::waiting`]. Under the lock of the card, as all that concerns it.
-    #[inline]
-    fn waiting(&self) -> u32 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
+    /// Sends, as of the last reading of the clock.
     fn speak(&self, engine: &mut CardEngine) -> bool {
-        self.waiting.store(0, Ordering::Relaxed);
+        self.company.leave(engine.now);
         speak(engine)
     }
 
-    /// There is something more to be sent: it leaves in the next turn, or now if `enough` waits.
-    #[inline]
-    fn speak_soon(&self, engine: &mut CardEngine, more: usize, enough: u32) {
-        let waiting = self.waiting() + more as u32;
-        self.waiting.store(waiting, Ordering::Relaxed);
-        if waiting >= enough {
-            engine.now = engine.driver.now();
-            self.speak(engine);
-        }
+    fn speak_now(&self, engine: &mut CardEngine) {
+        engine.now = engine.driver.now();
+        self.speak(engine);
     }
 
     /// The program has these completions. To what it received it may answer: then the acknowledgement travels with the answer.
@@ -193,7 +175,9 @@ impl Pu {
         let received = completions.iter().filter(|c| c.opcode.is_recv()).count();
         if received > 0 {
             self.answers.handed_out();
-            self.speak_soon(engine, received, RECEIVES);
+            if self.company.handed_out(received) {
+                self.speak_now(engine);
+            }
         }
     }
 
@@ -203,11 +187,8 @@ impl Pu {
     pub(crate) fn doorbell(&self, engine: &mut CardEngine, new: usize) {
         self.answers.posted();
         self.patience.begin();
-        if engine.upper.in_flight() <= new {
-            engine.now = engine.driver.now();
-            self.speak(engine);
-        } else {
-            self.speak_soon(engine, new, SENDS);
+        if engine.upper.in_flight() <= new || self.company.posted(new, || engine.driver.now()) {
+            self.speak_now(engine);
         }
         self.shift.kick();
     }
@@ -252,7 +233,8 @@ impl Pu {
     /// `None` if the card cannot be driven any more.
     pub(crate) fn drive(&self) -> Option<Option<Duration>> {
         let mut engine = self.lock();
-        let moved = turn(&mut engine);
+        let heard = hear(&mut engine);
+        let moved = self.speak(&mut engine) || heard;
         self.after(&mut engine);
         if moved {
             return Some(Some(Duration::ZERO));

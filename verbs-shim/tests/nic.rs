@@ -171,6 +171,41 @@ fn an_answer_takes_the_acknowledgement_along() {
     assert!(sent < 2 * ROUNDS + ROUNDS / 4, "{sent} packets for {} messages", 2 * ROUNDS);
 }
 
+/// Whoever posts and computes counts on a device that works meanwhile.
+#[test]
+fn nothing_waits_for_a_program_that_posts_and_stays_away() {
+    const BUSY: Duration = Duration::from_millis(1);
+    let (a, b) = (side(Box::new(())), side(Box::new(())));
+    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    let post = || {
+        let (op, data) = (SendOp::Send { imm: None }, SendData::Inline(b"hello"));
+        a.nic.post_send_all(a.qpn, &[SendWr { wr_id: 1, op, ah, qpn: b.qpn, qkey: QKEY, data }]).unwrap();
+    };
+    let sent = || a.nic.counters().transport.tx_packets;
+    let complete = |count| {
+        (0..count).for_each(|_| b.nic.post_recv(b.qpn, 1, &[b.sge(0, 100)]).unwrap());
+        (0..count).for_each(|_| _ = (b.wait(), a.wait()));
+    };
+    // Where its thread happened to look after the card just then, there was nothing to be learned.
+    for _ in 0..100 {
+        post();
+        complete(1);
+        // Without a receive the first is under way until there is one, so that the second waits for company.
+        post();
+        post();
+        std::thread::sleep(BUSY);
+        complete(2);
+        let before = sent();
+        (0..10).for_each(|_| post());
+        let left = sent() - before;
+        complete(10);
+        if left >= 10 {
+            return;
+        }
+    }
+    panic!("what it posts waits for it to come back");
+}
+
 /// A device has sent what was posted long before a program can destroy the queue pair.
 #[test]
 fn what_was_posted_before_a_queue_pair_is_destroyed_is_sent() {
