@@ -102,14 +102,15 @@ const CACHE_LINE: usize = 64;
 /// and read that when its completion comes.
 const NOTE: usize = 128;
 
-/// Fetches a cache line to be written, if there is one at that address.
+/// Fetches a cache line, if there is one at that address. For reading: to fetch for writing takes an instruction that not all
+/// processors have, and a buffer of the program is in no other core's cache.
 #[inline]
 fn fetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which reads nothing and faults nowhere ("Intel 64 and IA-32 Architectures Software Developer's Manual",
-    // PREFETCHW). Processors without that instruction take it for one that does nothing.
+    // SAFETY: a hint, which reads nothing that could be seen and faults nowhere ("Intel 64 and IA-32 Architectures Software
+    // Developer's Manual", PREFETCHh); SSE is part of the architecture.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(at.cast());
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
