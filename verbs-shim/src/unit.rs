@@ -181,8 +181,7 @@ impl Pu {
         }
     }
 
-    /// `new` messages were posted. Alone, they leave at once; where others are under way they leave together with what is
-    /// posted next.
+    /// `new` messages were posted. Alone, they leave at once; where others are under way they wait for company.
     #[inline]
     pub(crate) fn doorbell(&self, engine: &mut CardEngine, new: usize) {
         self.answers.posted();

@@ -62,6 +62,12 @@ impl Side {
         Sge { addr: self.memory.as_ptr() as u64 + offset as u64, len, lkey: self.lkey }
     }
 
+    /// Sends a few bytes.
+    fn hello(&self, ah: u16, to: &Side, wr_id: u64, imm: Option<u32>) {
+        let (op, data) = (SendOp::Send { imm }, SendData::Inline(b"hello"));
+        self.nic.post_send_all(self.qpn, &[SendWr { wr_id, op, ah, qpn: to.qpn, qkey: QKEY, data }]).unwrap();
+    }
+
     fn wait(&self) -> Completion {
         let mut out = [Completion::EMPTY; 1];
         let end = Instant::now() + Duration::from_secs(30);
@@ -120,15 +126,7 @@ fn a_sleeping_program_is_told_of_completions() {
     let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
     b.nic.post_recv(b.qpn, 1, &[b.sge(0, 100)]).unwrap();
     b.nic.arm_cq(b.cq).unwrap();
-    let wr = SendWr {
-        wr_id: 1,
-        op: SendOp::Send { imm: None },
-        ah,
-        qpn: b.qpn,
-        qkey: QKEY,
-        data: SendData::Inline(b"hello"),
-    };
-    a.nic.post_send_all(a.qpn, &[wr]).unwrap();
+    a.hello(ah, &b, 1, None);
     let end = Instant::now() + Duration::from_secs(30);
     while told.load(Ordering::SeqCst) == 0 {
         assert!(Instant::now() < end, "nobody told");
@@ -153,9 +151,7 @@ fn an_answer_takes_the_acknowledgement_along() {
         for (i, from) in sides.iter().enumerate() {
             let to = &sides[1 - i];
             to.nic.post_recv(to.qpn, 1, &[to.sge(0, 100)]).unwrap();
-            let (op, data) = (SendOp::Send { imm: None }, SendData::Inline(b"hello"));
-            let wr = SendWr { wr_id: 2, op, ah: ahs[i], qpn: to.qpn, qkey: QKEY, data };
-            from.nic.post_send_all(from.qpn, &[wr]).unwrap();
+            from.hello(ahs[i], to, 2, None);
             let mut out = [Completion::EMPTY; 4];
             let end = Instant::now() + Duration::from_secs(30);
             let mut n = 0;
@@ -177,10 +173,7 @@ fn nothing_waits_for_a_program_that_posts_and_stays_away() {
     const BUSY: Duration = Duration::from_millis(1);
     let (a, b) = (side(Box::new(())), side(Box::new(())));
     let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
-    let post = || {
-        let (op, data) = (SendOp::Send { imm: None }, SendData::Inline(b"hello"));
-        a.nic.post_send_all(a.qpn, &[SendWr { wr_id: 1, op, ah, qpn: b.qpn, qkey: QKEY, data }]).unwrap();
-    };
+    let post = || a.hello(ah, &b, 1, None);
     let sent = || a.nic.counters().transport.tx_packets;
     let complete = |count| {
         (0..count).for_each(|_| b.nic.post_recv(b.qpn, 1, &[b.sge(0, 100)]).unwrap());
@@ -212,10 +205,7 @@ fn what_was_posted_before_a_queue_pair_is_destroyed_is_sent() {
     const COUNT: u64 = 20;
     let (a, b) = (side(Box::new(())), side(Box::new(())));
     let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
-    let post = |wr_id| {
-        let (op, data) = (SendOp::Send { imm: Some(wr_id as u32) }, SendData::Inline(b"hello"));
-        a.nic.post_send_all(a.qpn, &[SendWr { wr_id, op, ah, qpn: b.qpn, qkey: QKEY, data }]).unwrap();
-    };
+    let post = |wr_id| a.hello(ah, &b, wr_id, Some(wr_id as u32));
     (0..=COUNT).for_each(|wr_id| b.nic.post_recv(b.qpn, wr_id, &[b.sge(0, 100)]).unwrap());
     post(0);
     let _ = (b.wait(), a.wait());
