@@ -278,7 +278,9 @@ impl Conn {
         let path = self.paths.pick(cx.now, rate, avoid, cx.granularity, &self.sent);
         let window = self.cc.window();
         let room = window.saturating_sub(self.in_flight).max(1);
-        let timely = (rate * cx.config.burst_time.as_secs_f64()) as u64;
+        // What might have left before leaves now anyway: better in one burst than in two, which cost two calls.
+        let late = cx.now.since(self.pacer.next(Span::ZERO)).min(cx.config.burst_time);
+        let timely = (rate * (cx.config.burst_time + late).as_secs_f64()) as u64;
         let budget = timely.min(room).min(cx.config.max_burst.into());
         let mut max_packets = MAX_SEGMENTS;
         if self.paths.get(path).state == PathState::Unproven {

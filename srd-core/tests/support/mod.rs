@@ -37,6 +37,8 @@ pub struct Pair {
     pub wire: Wire,
     /// Packets seem to arrive so much earlier than they do.
     pub early: Span,
+    /// Datagrams of each burst that the first host has sent, and when.
+    pub bursts: Vec<(Time, usize)>,
     in_transit: BTreeMap<(Time, u64), (usize, SourcePort, Vec<u8>)>,
     order: u64,
     batch: TxBatch,
@@ -80,6 +82,7 @@ impl Pair {
             delay: Span::from_micros(10),
             wire: Box::new(|_, _, _, _| Deliver::Once),
             early: Span::ZERO,
+            bursts: Vec::new(),
             in_transit: BTreeMap::new(),
             order: 0,
             batch: TxBatch::new(),
@@ -126,6 +129,9 @@ impl Pair {
                     let mut bytes = Vec::new();
                     burst.copy_to(&side.mailbox, &mut bytes);
                     assert_eq!(bytes.len(), burst.len);
+                    if i == 0 {
+                        self.bursts.push((self.now, burst.len.div_ceil(burst.segment)));
+                    }
                     all.extend(bytes.chunks(burst.segment).map(|c| (burst.port, c.to_vec())));
                 }
                 self.batch.clear();
