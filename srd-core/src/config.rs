@@ -126,8 +126,8 @@ pub struct Config {
     /// Time after which a sender that has paused is no longer counted among those who share the link, in halves: it
     /// counts for two to three of these. Default 1 ms: several round trips of a host with a queue.
     pub share_period: Span,
-    /// A burst carries at most this much time's worth of the present rate, twice as much if nothing left for as long before, and
-    /// always one packet. Default 25 us: small against queues.
+    /// A burst carries at most this much time's worth of the present rate, up to four times as much after a pause of the sender's
+    /// own, and always one packet. Default 25 us: small against queues.
     pub burst_time: Span,
     /// A burst carries at most this many bytes, 1..=65000. Default 65000, one segmentation-offload call.
     pub max_burst: u32,

@@ -22,6 +22,9 @@ const COPY_BELOW: u32 = 1024;
 /// Datagrams in one burst, the limit of segmentation offload in kernels before 6.9.
 const MAX_SEGMENTS: usize = 64;
 
+/// Bursts that a sender may make up for in one after a pause of its own.
+const LATE_BURSTS: u64 = 3;
+
 /// Packet numbers that only probes may use, so that a full window does not silence them.
 pub(super) const PROBE_NUMBERS: u32 = 32;
 
@@ -278,8 +281,10 @@ impl Conn {
         let path = self.paths.pick(cx.now, rate, avoid, cx.granularity, &self.sent);
         let window = self.cc.window();
         let room = window.saturating_sub(self.in_flight).max(1);
-        // What might have left before leaves now anyway: better in one burst than in two, which cost two calls.
-        let late = cx.now.since(self.pacer.next(Span::ZERO)).min(cx.config.burst_time);
+        // What might have left before leaves now anyway: better in one burst than in two, which cost two calls. Not where the
+        // network sets the pace, though: there short bursts are for its queues.
+        let late = if self.round.limited { Span::ZERO } else { cx.now.since(self.pacer.next(Span::ZERO)) };
+        let late = late.min(cx.config.burst_time * LATE_BURSTS);
         let timely = (rate * (cx.config.burst_time + late).as_secs_f64()) as u64;
         let budget = timely.min(room).min(cx.config.max_burst.into());
         let mut max_packets = MAX_SEGMENTS;
