@@ -2,8 +2,8 @@
 //!
 //! A program that polls drives the card itself, inside of its polling: nothing passes between threads. The thread looks
 //! now and then whether that goes on. When it does not (the program sleeps, computes, or waits for an event), the thread
-//! takes over until the program polls again, so that acknowledgements, retransmissions and RDMA never wait for the
-//! program.
+//! takes over until the program polls again, so that acknowledgements, retransmissions and RDMA do not wait for the
+//! program: a device answers whatever its program does. Whoever was away is looked after more often for a while.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -15,9 +15,10 @@ use nix::sys::time::TimeSpec;
 
 use crate::unit::Pu;
 
-/// How often the thread looks whether the program drives the card: long enough not to be felt by a program that shares a
-/// core with it.
-const LOOK: Duration = Duration::from_millis(4);
+/// How often the thread looks whether the program drives the card: after the program was away, and when it has driven for
+/// long. The former is as long as a peer may have to wait, the latter not felt by a program that shares a core with the thread.
+const LOOK: Duration = Duration::from_micros(200);
+const LONGEST_LOOK: Duration = Duration::from_millis(4);
 /// How often counters are published at the least while anything moves.
 const PUBLISH: Duration = Duration::from_millis(200);
 
@@ -99,11 +100,30 @@ impl Shift {
     }
 }
 
+/// How often to look after the program.
+#[derive(Debug)]
+struct Looks(Duration);
+
+impl Looks {
+    /// The program was away.
+    fn away(&mut self) {
+        self.0 = LOOK;
+    }
+
+    /// It drives: when to look again. Slowly less often, since many programs are away again soon.
+    fn next(&mut self) -> Duration {
+        let next = self.0;
+        self.0 = (next + next / 8).min(LONGEST_LOOK);
+        next
+    }
+}
+
 /// Runs until it is told to stop.
 pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
     let shift = &pu.shift;
     let mut seen = shift.turns.load(Ordering::Relaxed);
     let mut published = std::time::Instant::now();
+    let mut looks = Looks(LOOK);
     while !shift.stop.load(Ordering::SeqCst) {
         let turns = shift.turns.load(Ordering::Relaxed);
         let left = shift.leaving.swap(false, Ordering::SeqCst);
@@ -116,11 +136,12 @@ pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
             seen = turns;
             shift.state.store(PARKED, Ordering::SeqCst);
             if !shift.leaving.load(Ordering::SeqCst) && !shift.stop.load(Ordering::SeqCst) {
-                sleep(shift, &[], Some(LOOK));
+                sleep(shift, &[], Some(looks.next()));
             }
             continue;
         }
         seen = turns;
+        looks.away();
         shift.state.store(AWAKE, Ordering::SeqCst);
         let Some(mut timeout) = pu.drive() else { return };
         if timeout == Some(Duration::ZERO) || shift.stop.load(Ordering::SeqCst) {
@@ -147,6 +168,17 @@ fn sleep(shift: &Shift, readiness: &[OwnedFd], timeout: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_was_away_is_looked_after_more_often_for_a_while() {
+        let mut looks = Looks(LOOK);
+        for _ in 0..2 {
+            let pauses: Vec<_> = (0..100).map(|_| looks.next()).collect();
+            assert!(pauses[0] == LOOK && pauses.is_sorted() && pauses[99] == LONGEST_LOOK);
+            assert!(pauses[..5].iter().sum::<Duration>() < LOOK * 8, "not for a moment only");
+            looks.away();
+        }
+    }
 
     #[test]
     fn a_sleeper_is_woken_once() {
