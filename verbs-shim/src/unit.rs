@@ -114,6 +114,7 @@ impl Pu {
         let ready = engine.upper.poll_many(cq, out);
         if ready > 0 {
             self.handed_out(&mut engine, &out[..ready]);
+            self.patience.begin();
             return (ready, false);
         }
         let silent = match self.answers.until_then() {
