@@ -115,6 +115,9 @@ pub struct Config {
     pub tuning: Tuning,
     /// Bytes in flight at the start of a connection. Default 64 KiB on hosts.
     pub initial_window: u32,
+    /// The same with a peer at our own address, at least `initial_window`. Default 256 KiB: no network lies in between, and such a
+    /// peer shares our cores, so that it may be long until it acknowledges.
+    pub local_window: u32,
     /// Floor of the target queueing delay T. Default 100 us on hosts: above the noise of kernel scheduling and batching.
     pub target_delay: Span,
     /// Rate of this host's link in bytes per second, both ways, if known: no connection sends faster, and it is what is
@@ -167,6 +170,7 @@ impl Default for Config {
             cc: CcChoice::Delay,
             tuning: Tuning::default(),
             initial_window: 64 * 1024,
+            local_window: 256 * 1024,
             target_delay: Span::from_micros(100),
             link_rate: None,
             wire_overhead: 66,
@@ -232,6 +236,7 @@ impl Config {
         range("wire_overhead", self.wire_overhead.into(), 0, 1024)?;
         range("link_rate", self.link_rate.unwrap_or(1), 1, u64::MAX)?;
         range("initial_window", self.initial_window.into(), 1, u32::MAX.into())?;
+        range("local_window", self.local_window.into(), 1, u32::MAX.into())?;
         for (field, span) in [
             ("granularity (ns)", self.granularity),
             ("rto_min (ns)", self.rto_min),

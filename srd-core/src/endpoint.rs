@@ -268,15 +268,16 @@ impl Endpoint {
 
     fn add_peer(&mut self, addr: SocketAddr, search: usize) -> Option<usize> {
         let link_datagram = self.config.max_datagram;
+        let is_local = addr.ip() == self.local.ip();
         let slot = self.peers.len();
         if slot < self.config.max_peers as usize {
-            self.peers.push(Peer::new(PeerId::new(slot, 0), addr, link_datagram));
+            self.peers.push(Peer::new(PeerId::new(slot, 0), addr, is_local, link_datagram));
             self.by_addr.insert(addr, slot);
             return Some(slot);
         }
         let slot = self.find_forgettable(search)?;
         let id = self.peers[slot].id.successor();
-        let old = std::mem::replace(&mut self.peers[slot], Peer::new(id, addr, link_datagram));
+        let old = std::mem::replace(&mut self.peers[slot], Peer::new(id, addr, is_local, link_datagram));
         self.by_addr.remove(&old.addr);
         self.by_addr.insert(addr, slot);
         Some(slot)

@@ -25,6 +25,8 @@ const CLOSE_ATTEMPTS: u32 = 5;
 pub(crate) struct Peer {
     pub(crate) id: PeerId,
     pub(crate) addr: SocketAddr,
+    /// It is at our own address.
+    is_local: bool,
     /// Our address that it knows, where we have several.
     pub(crate) from: Option<IpAddr>,
     /// Largest datagram on the first hop.
@@ -83,8 +85,9 @@ impl Closing {
 }
 
 impl Peer {
-    pub(crate) fn new(id: PeerId, addr: SocketAddr, link_datagram: u16) -> Peer {
-        Peer { id, addr, from: None, link_datagram, held: false, outbox: Outbox::new(), state: State::Idle }
+    pub(crate) fn new(id: PeerId, addr: SocketAddr, is_local: bool, link_datagram: u16) -> Peer {
+        let (outbox, state) = (Outbox::new(), State::Idle);
+        Peer { id, addr, is_local, from: None, link_datagram, held: false, outbox, state }
     }
 
     /// The first hop carries datagrams of at most so many bytes.
@@ -140,7 +143,8 @@ impl Peer {
             cx.stats.messages_failed += 1;
             upper.completed(token, Err(Failure::TooLong { max: remote.max_message }));
         });
-        let mut conn = Box::new(Conn::new(cx, self.id, local, remote, self.link_datagram, rng));
+        let first_window = if self.is_local { cx.config.local_window } else { 0 }.max(cx.config.initial_window);
+        let mut conn = Box::new(Conn::new(cx, self.id, local, remote, self.link_datagram, first_window, rng));
         if accept {
             conn.admit(cx);
         } else {

@@ -107,7 +107,7 @@ impl Run {
             }
         });
         for i in 0..2 {
-            pair.sides[i] = Side::new(&config, i, 1 + i as u8, pair.now, BUDGET);
+            pair.sides[i] = Side::new(&config, addr(i), 1 + i as u8, pair.now, BUDGET);
         }
         Run { config, pair, faults, table: Vec::new(), tokens: Default::default(), restarts: 0 }
     }
@@ -134,7 +134,7 @@ impl Run {
                 self.read(side);
                 self.audit();
                 self.restarts += 1;
-                self.pair.sides[side] = Side::new(&self.config, side, 100 + self.restarts, self.pair.now, BUDGET);
+                self.pair.sides[side] = Side::new(&self.config, addr(side), 100 + self.restarts, self.pair.now, BUDGET);
                 for id in std::mem::take(&mut self.tokens[side]).into_values() {
                     self.table[id].orphan = true;
                 }

@@ -126,6 +126,19 @@ fn many_small_messages_share_datagrams() {
     assert_eq!(stats.retransmits, 0);
 }
 
+/// No network lies between peers at one address, and they share cores: more is in flight until one of them gets to answer.
+#[test]
+fn a_peer_at_our_own_address_gets_more_at_once() {
+    let config = Config { initial_window: 64 * 1024, local_window: 256 * 1024, ..Config::default() };
+    let local = "10.0.0.1:5000".parse().unwrap();
+    for (peer, window) in [(addr(1), 64 * 1024), (local, 256 * 1024)] {
+        let mut pair = Pair::between(config.clone(), [addr(0), peer]);
+        pair.send(0, pattern(0, 1_000_000));
+        pair.run_until(Span::from_millis(5), |p| p.peer_stats(0).in_flight > 0);
+        assert_eq!(pair.peer_stats(0).window, window);
+    }
+}
+
 /// Who sends now and then leaves pace unused before each time: what it might have sent leaves with what is due, in one call
 /// to the driver, but not all of it.
 #[test]
@@ -331,7 +344,7 @@ fn messages_are_withdrawn_wherever_they_stand() {
 #[test]
 fn peers_that_are_released_make_room() {
     let config = Config { max_peers: 4, ..Config::default() };
-    let mut endpoint = Side::new(&config, 0, 1, Time::ZERO, 0).endpoint;
+    let mut endpoint = Side::new(&config, addr(0), 1, Time::ZERO, 0).endpoint;
     let at = |n: u16| std::net::SocketAddr::from(([10, 1, 0, 1], 1000 + n));
     let peers: Vec<PeerId> = (0..4).map(|n| endpoint.peer(at(n), 1400).unwrap()).collect();
     assert_eq!(endpoint.peer(at(4), 1400), None);

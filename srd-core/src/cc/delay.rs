@@ -92,14 +92,14 @@ pub(super) struct Delay {
 }
 
 impl Delay {
-    pub(super) fn new(config: &CheckedConfig, mtu: u16, share: Option<f64>) -> Delay {
+    pub(super) fn new(config: &CheckedConfig, mtu: u16, first_window: u32, share: Option<f64>) -> Delay {
         let max_rate = config.link_rate.map_or(MAX_RATE, |r| r as f64);
         let mut delay = Delay {
             tuning: config.tuning,
             mtu: mtu.into(),
             max_rate,
             target_floor: config.target_delay,
-            initial_window: config.initial_window.into(),
+            initial_window: first_window.into(),
             burst_time: config.burst_time,
             max_burst: config.max_burst.into(),
             level: max_rate,
@@ -397,7 +397,7 @@ mod tests {
     /// A controller that was told this share.
     fn advised(share: f64) -> Delay {
         let config = Config { link_rate: Some(LINK as u64), ..Config::fabric() }.check().expect("valid");
-        let mut delay = Delay::new(&config, 8_972, None);
+        let mut delay = Delay::new(&config, 8_972, config.initial_window, None);
         // The first advice ends start-up.
         delay.on_ack(&ack(share));
         delay
@@ -434,7 +434,7 @@ mod tests {
     #[test]
     fn each_timeout_halves_the_rate() {
         let config = Config { link_rate: None, ..Config::default() }.check().expect("valid");
-        let mut delay = Delay::new(&config, 8_972, None);
+        let mut delay = Delay::new(&config, 8_972, config.initial_window, None);
         delay.on_timeout();
         let rate = delay.rate();
         delay.on_timeout();
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn the_rate_never_falls_below_a_packet_per_second() {
         let config = Config { link_rate: None, ..Config::default() }.check().expect("valid");
-        let mut delay = Delay::new(&config, 8_972, None);
+        let mut delay = Delay::new(&config, 8_972, config.initial_window, None);
         (delay.startup, delay.base) = (false, Span::from_secs(10));
         (0..100).for_each(|_| delay.on_timeout());
         assert_eq!(delay.rate(), 8_972.0);

@@ -72,10 +72,15 @@ pub(crate) trait Controller: std::fmt::Debug + Send {
 }
 
 /// The controller that the configuration chooses, for packets of `mtu` bytes to a receiver that advises this `share` of
-/// its link, in bytes per second, to begin with.
-pub(crate) fn new_controller(config: &CheckedConfig, mtu: u16, share: Option<f64>) -> Box<dyn Controller> {
+/// its link, in bytes per second, to begin with; without advice, `first_window` bytes are in flight at the start.
+pub(crate) fn new_controller(
+    config: &CheckedConfig,
+    mtu: u16,
+    first_window: u32,
+    share: Option<f64>,
+) -> Box<dyn Controller> {
     match config.cc {
-        CcChoice::Delay => Box::new(delay::Delay::new(config, mtu, share)),
+        CcChoice::Delay => Box::new(delay::Delay::new(config, mtu, first_window, share)),
         CcChoice::Fixed { rate, window } => Box::new(fixed::Fixed { rate, window }),
     }
 }

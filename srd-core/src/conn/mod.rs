@@ -160,6 +160,7 @@ impl Conn {
         local: Hello,
         remote: Hello,
         link_datagram: u16,
+        first_window: u32,
         mut rng: Xoshiro256PlusPlus,
     ) -> Conn {
         let config = cx.config;
@@ -178,7 +179,7 @@ impl Conn {
             rtt: Rtt::new(config.initial_rtt),
             host: Rtt::new(Span::ZERO),
             held_up_at: Time::ZERO,
-            cc: cc::new_controller(config, datagram, remote.share.rate()),
+            cc: cc::new_controller(config, datagram, first_window, remote.share.rate()),
             share: remote.share.rate(),
             start: None,
             idle: true,

@@ -49,12 +49,12 @@ pub fn addr(i: usize) -> SocketAddr {
 }
 
 impl Side {
-    pub fn new(config: &Config, i: usize, seed: u8, now: Time, budget: usize) -> Side {
+    pub fn new(config: &Config, addr: SocketAddr, seed: u8, now: Time, budget: usize) -> Side {
         let config = config.clone().check().unwrap();
         Side {
-            endpoint: Endpoint::new(config, addr(i), [seed; 32], now),
+            endpoint: Endpoint::new(config, addr, [seed; 32], now),
             mailbox: Mailbox::new(budget),
-            addr: addr(i),
+            addr,
             received: Vec::new(),
             completed: Vec::new(),
             reading: true,
@@ -75,10 +75,14 @@ impl Side {
 
 impl Pair {
     pub fn new(config: Config) -> Pair {
+        Pair::between(config, [addr(0), addr(1)])
+    }
+
+    pub fn between(config: Config, addrs: [SocketAddr; 2]) -> Pair {
         let now = Time::from_nanos(1_000_000);
         Pair {
             now,
-            sides: [Side::new(&config, 0, 1, now, 64 << 20), Side::new(&config, 1, 2, now, 64 << 20)],
+            sides: [0, 1].map(|i| Side::new(&config, addrs[i], i as u8 + 1, now, 64 << 20)),
             delay: Span::from_micros(10),
             wire: Box::new(|_, _, _, _| Deliver::Once),
             early: Span::ZERO,
@@ -113,11 +117,12 @@ impl Pair {
 
     /// Replaces a host by a new incarnation at the same address.
     pub fn restart(&mut self, i: usize, config: Config, seed: u8) {
-        self.sides[i] = Side::new(&config, i, seed, self.now, 64 << 20);
+        self.sides[i] = Side::new(&config, self.sides[i].addr, seed, self.now, 64 << 20);
     }
 
     fn transmit(&mut self) {
         for i in 0..2 {
+            let to = self.sides[1 - i].addr;
             for _ in 0..1000 {
                 let side = &mut self.sides[i];
                 if !side.endpoint.poll_transmit(self.now, &mut side.mailbox, &mut self.batch) {
@@ -125,7 +130,7 @@ impl Pair {
                 }
                 let mut all = Vec::new();
                 for burst in self.batch.bursts() {
-                    assert_eq!(burst.to, addr(1 - i));
+                    assert_eq!(burst.to, to);
                     let mut bytes = Vec::new();
                     burst.copy_to(&side.mailbox, &mut bytes);
                     assert_eq!(bytes.len(), burst.len);
@@ -169,7 +174,7 @@ impl Pair {
                 break;
             }
             let (to, port, bytes) = self.in_transit.remove(&key).unwrap();
-            let mut from = addr(1 - to);
+            let mut from = self.sides[1 - to].addr;
             from.set_port(50_000 + port.0);
             let meta = RxMeta { from, to: None, ecn: Ecn::Ect, at: self.now - self.early };
             let side = &mut self.sides[to];
