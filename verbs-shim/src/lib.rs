@@ -9,6 +9,7 @@ pub mod api;
 mod bind;
 mod common;
 mod company;
+mod cores;
 pub mod counters;
 pub mod faults;
 mod memory;

@@ -3,7 +3,8 @@
 //! A program that polls drives the card itself, inside of its polling: nothing passes between threads. The thread looks
 //! now and then whether that goes on. When it does not (the program sleeps, computes, or waits for an event), the thread
 //! takes over until the program polls again, so that acknowledgements, retransmissions and RDMA do not wait for the
-//! program: a device answers whatever its program does. Whoever was away is looked after more often for a while.
+//! program: a device answers whatever its program does. Whoever was away is looked after more often for a while, unless
+//! cores are scarce: then it may just be waiting for one, and the thread would only take it from others.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
+use crate::cores::Cores;
 use crate::unit::Pu;
 
 /// How often the thread looks whether the program drives the card: after the program was away, and when it has driven for
@@ -44,7 +46,7 @@ pub(crate) struct Shift {
 impl Shift {
     pub(crate) fn new() -> nix::Result<Shift> {
         Ok(Shift {
-            state: AtomicU8::new(PARKED),
+            state: AtomicU8::new(AWAKE),
             event: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             turns: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
@@ -102,19 +104,34 @@ impl Shift {
 
 /// How often to look after the program.
 #[derive(Debug)]
-struct Looks(Duration);
+struct Looks {
+    next: Duration,
+    /// The program was not seen to drive, and was given more time.
+    waited: bool,
+}
 
 impl Looks {
+    fn new() -> Looks {
+        Looks { next: LOOK, waited: false }
+    }
+
     /// The program was away.
     fn away(&mut self) {
-        self.0 = LOOK;
+        *self = Looks::new();
     }
 
     /// It drives: when to look again. Slowly less often, since many programs are away again soon.
     fn next(&mut self) -> Duration {
-        let next = self.0;
-        self.0 = (next + next / 8).min(LONGEST_LOOK);
+        let next = self.next;
+        *self = Looks { next: (next + next / 8).min(LONGEST_LOOK), waited: false };
         next
+    }
+
+    /// It was not seen to drive, though it may be waiting for a core: when to look again. Once.
+    fn wait(&mut self) -> Option<Duration> {
+        let wait = !self.waited && self.next < LONGEST_LOOK;
+        self.waited = wait;
+        wait.then_some(LONGEST_LOOK)
     }
 }
 
@@ -123,7 +140,7 @@ pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
     let shift = &pu.shift;
     let mut seen = shift.turns.load(Ordering::Relaxed);
     let mut published = std::time::Instant::now();
-    let mut looks = Looks(LOOK);
+    let (mut looks, cores) = (Looks::new(), Cores::new());
     while !shift.stop.load(Ordering::SeqCst) {
         let turns = shift.turns.load(Ordering::Relaxed);
         let left = shift.leaving.swap(false, Ordering::SeqCst);
@@ -131,12 +148,19 @@ pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
             published = std::time::Instant::now();
             pu.publish();
         }
-        if turns != seen && !left {
-            // The program drives.
+        let parked = shift.state.load(Ordering::Relaxed) == PARKED;
+        // How much longer the program is trusted to drive.
+        let pause = match turns != seen {
+            _ if left => None,
+            true => Some(looks.next()),
+            false if parked && cores.are_scarce() => looks.wait(),
+            false => None,
+        };
+        if let Some(pause) = pause {
             seen = turns;
             shift.state.store(PARKED, Ordering::SeqCst);
             if !shift.leaving.load(Ordering::SeqCst) && !shift.stop.load(Ordering::SeqCst) {
-                sleep(shift, &[], Some(looks.next()));
+                sleep(shift, &[], Some(pause));
             }
             continue;
         }
@@ -171,11 +195,13 @@ mod tests {
 
     #[test]
     fn whoever_was_away_is_looked_after_more_often_for_a_while() {
-        let mut looks = Looks(LOOK);
+        let mut looks = Looks::new();
         for _ in 0..2 {
+            assert_eq!((looks.wait(), looks.wait()), (Some(LONGEST_LOOK), None), "more time is given once");
             let pauses: Vec<_> = (0..100).map(|_| looks.next()).collect();
             assert!(pauses[0] == LOOK && pauses.is_sorted() && pauses[99] == LONGEST_LOOK);
             assert!(pauses[..5].iter().sum::<Duration>() < LOOK * 8, "not for a moment only");
+            assert_eq!(looks.wait(), None, "it had enough");
             looks.away();
         }
     }
