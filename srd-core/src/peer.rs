@@ -143,7 +143,8 @@ impl Peer {
             cx.stats.messages_failed += 1;
             upper.completed(token, Err(Failure::TooLong { max: remote.max_message }));
         });
-        let first_window = if self.is_local { cx.config.local_window } else { 0 }.max(cx.config.initial_window);
+        let first_window = cx.config.initial_window;
+        let first_window = if self.is_local { first_window.max(cx.config.local_window) } else { first_window };
         let mut conn = Box::new(Conn::new(cx, self.id, local, remote, self.link_datagram, first_window, rng));
         if accept {
             conn.admit(cx);
