@@ -268,16 +268,19 @@ impl Endpoint {
 
     fn add_peer(&mut self, addr: SocketAddr, search: usize) -> Option<usize> {
         let link_datagram = self.config.max_datagram;
-        let is_local = addr.ip() == self.local.ip();
+        let mut first_window = self.config.initial_window;
+        if addr.ip() == self.local.ip() {
+            first_window = first_window.max(self.config.local_window);
+        }
         let slot = self.peers.len();
         if slot < self.config.max_peers as usize {
-            self.peers.push(Peer::new(PeerId::new(slot, 0), addr, is_local, link_datagram));
+            self.peers.push(Peer::new(PeerId::new(slot, 0), addr, link_datagram, first_window));
             self.by_addr.insert(addr, slot);
             return Some(slot);
         }
         let slot = self.find_forgettable(search)?;
         let id = self.peers[slot].id.successor();
-        let old = std::mem::replace(&mut self.peers[slot], Peer::new(id, addr, is_local, link_datagram));
+        let old = std::mem::replace(&mut self.peers[slot], Peer::new(id, addr, link_datagram, first_window));
         self.by_addr.remove(&old.addr);
         self.by_addr.insert(addr, slot);
         Some(slot)

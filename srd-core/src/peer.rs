@@ -25,12 +25,12 @@ const CLOSE_ATTEMPTS: u32 = 5;
 pub(crate) struct Peer {
     pub(crate) id: PeerId,
     pub(crate) addr: SocketAddr,
-    /// It is at our own address.
-    is_local: bool,
     /// Our address that it knows, where we have several.
     pub(crate) from: Option<IpAddr>,
     /// Largest datagram on the first hop.
     pub(crate) link_datagram: u16,
+    /// Bytes in flight at the start of a connection.
+    first_window: u32,
     /// The application asked for it, and may hold its id.
     pub(crate) held: bool,
     pub(crate) outbox: Outbox,
@@ -85,9 +85,9 @@ impl Closing {
 }
 
 impl Peer {
-    pub(crate) fn new(id: PeerId, addr: SocketAddr, is_local: bool, link_datagram: u16) -> Peer {
+    pub(crate) fn new(id: PeerId, addr: SocketAddr, link_datagram: u16, first_window: u32) -> Peer {
         let (outbox, state) = (Outbox::new(), State::Idle);
-        Peer { id, addr, is_local, from: None, link_datagram, held: false, outbox, state }
+        Peer { id, addr, from: None, link_datagram, first_window, held: false, outbox, state }
     }
 
     /// The first hop carries datagrams of at most so many bytes.
@@ -143,9 +143,8 @@ impl Peer {
             cx.stats.messages_failed += 1;
             upper.completed(token, Err(Failure::TooLong { max: remote.max_message }));
         });
-        let first_window = cx.config.initial_window;
-        let first_window = if self.is_local { first_window.max(cx.config.local_window) } else { first_window };
-        let mut conn = Box::new(Conn::new(cx, self.id, local, remote, self.link_datagram, first_window, rng));
+        let conn = Conn::new(cx, self.id, local, remote, self.link_datagram, self.first_window, rng);
+        let mut conn = Box::new(conn);
         if accept {
             conn.admit(cx);
         } else {

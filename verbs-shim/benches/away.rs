@@ -7,58 +7,27 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use verbs_shim::{
-    Access, Completion, CqId, Nic, NicConfig, PdId, QpCap, QpInit, QpModify, QpState, QpType, RawRegion, SendData,
-    SendOp, SendOps, SendWr, Sge, Status,
-};
+use verbs_shim::api::{Completion, CompletionQueue, Device};
 
-const QKEY: u32 = 1;
-const LEN: u32 = 64;
+const LEN: usize = 64;
 const TIME: Duration = Duration::from_secs(2);
-
-struct Side {
-    nic: Nic,
-    pd: PdId,
-    cq: CqId,
-    qpn: u16,
-    memory: Vec<u8>,
-    lkey: u32,
-    rkey: u32,
-}
-
-fn side() -> Side {
-    let nic = Nic::open(NicConfig::at("127.0.0.1:0".parse().expect("an address")), Box::new(())).expect("a card");
-    let (pd, cq) = (nic.alloc_pd().expect("room"), nic.create_cq(64).expect("room"));
-    let cap = QpCap { send_wr: 16, recv_wr: 16, send_sge: 1, recv_sge: 1, inline: 0 };
-    let ops = SendOps { read: true, write: true };
-    let init = QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap, ops, unsolicited_write_recv: false };
-    let qpn = nic.create_qp(init).expect("room");
-    let to = |state| QpModify { state: Some(state), ..QpModify::default() };
-    let init = QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..to(QpState::Init) };
-    for change in [init, to(QpState::Rtr), QpModify { sq_psn: Some(0), ..to(QpState::Rts) }] {
-        nic.modify_qp(qpn, &change).expect("the way up");
-    }
-    let mut memory = vec![0; LEN as usize];
-    // SAFETY: the vector outlives the card, and only the card touches it.
-    let region = unsafe { RawRegion::new(memory.as_mut_ptr(), memory.len()) };
-    let access = Access { local_write: true, remote_read: true, ..Access::default() };
-    let keys = nic.reg_mr(pd, region, memory.as_ptr() as u64, access).expect("a region");
-    Side { nic, pd, cq, qpn, memory, lkey: keys.lkey, rkey: keys.rkey }
-}
 
 /// How long each read took, in microseconds, sorted.
 fn reads(polls: Duration, away: Duration) -> Vec<f64> {
-    let [a, b] = [side(), side()];
-    let ah = a.nic.create_ah(a.pd, b.nic.gid()).expect("a handle");
-    b.nic.create_ah(b.pd, a.nic.gid()).expect("a handle");
+    let [a, b] = [(); 2].map(|()| Device::loopback().expect("a card"));
+    let (pd_a, pd_b) = (a.pd().expect("room"), b.pd().expect("room"));
+    let (cq_a, cq_b) = (a.cq(64).expect("room"), b.cq(64).expect("room"));
+    let (qp_a, qp_b) = (pd_a.srd(&cq_a).build().expect("room"), pd_b.srd(&cq_b).build().expect("room"));
+    let to_b = pd_a.target(qp_b.address()).expect("a handle");
+    let _to_a = pd_b.target(qp_a.address()).expect("a handle");
+    let (window, buf) = (pd_b.window(LEN, true, false).expect("room"), pd_a.buf(LEN).expect("room"));
     let (over, mut took) = (AtomicBool::new(false), Vec::new());
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut entries = [Completion::EMPTY; 1];
             while !over.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 while began.elapsed() < polls {
-                    b.nic.poll_cq(b.cq, &mut entries);
+                    cq_b.poll();
                 }
                 let began = Instant::now();
                 while began.elapsed() < away {
@@ -66,21 +35,26 @@ fn reads(polls: Duration, away: Duration) -> Vec<f64> {
                 }
             }
         });
-        let sge = Sge { addr: a.memory.as_ptr() as u64, len: LEN, lkey: a.lkey };
-        let op = SendOp::Read { addr: b.memory.as_ptr() as u64, rkey: b.rkey };
-        let wr = SendWr { wr_id: 0, op, ah, qpn: b.qpn, qkey: QKEY, data: SendData::Sges(&[sge]) };
-        let (start, mut entries) = (Instant::now(), [Completion::EMPTY; 1]);
+        let (start, mut buf) = (Instant::now(), Some(buf));
         while start.elapsed() < TIME {
             let began = Instant::now();
-            a.nic.post_send_all(a.qpn, &[wr]).expect("room");
-            while a.nic.poll_cq(a.cq, &mut entries) == 0 {}
-            assert_eq!(entries[0].status, Status::Ok);
+            qp_a.read(&to_b, buf.take().expect("it came back"), window.remote()).expect("room");
+            buf = poll(&cq_a).buf;
             took.push(began.elapsed().as_secs_f64() * 1e6);
         }
         over.store(true, Ordering::Relaxed);
     });
     took.sort_by(f64::total_cmp);
     took
+}
+
+/// The next completion, for which it spins.
+fn poll(cq: &CompletionQueue) -> Completion {
+    loop {
+        if let Some(done) = cq.poll() {
+            return done.ok().expect("a read that is permitted");
+        }
+    }
 }
 
 fn main() {

@@ -127,11 +127,10 @@ impl Looks {
         next
     }
 
-    /// It was not seen to drive, though it may be waiting for a core: when to look again. Once.
-    fn wait(&mut self) -> Option<Duration> {
-        let wait = !self.waited && self.next < LONGEST_LOOK;
-        self.waited = wait;
-        wait.then_some(LONGEST_LOOK)
+    /// It was not seen to drive. Once, if it had little time and may be waiting for a core: when to look again.
+    fn wait(&mut self, cores_are_scarce: impl FnOnce() -> bool) -> Option<Duration> {
+        self.waited = !self.waited && self.next < LONGEST_LOOK && cores_are_scarce();
+        self.waited.then_some(LONGEST_LOOK)
     }
 }
 
@@ -148,13 +147,15 @@ pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
             published = std::time::Instant::now();
             pu.publish();
         }
-        let parked = shift.state.load(Ordering::Relaxed) == PARKED;
         // How much longer the program is trusted to drive.
-        let pause = match turns != seen {
-            _ if left => None,
-            true => Some(looks.next()),
-            false if parked && cores.are_scarce() => looks.wait(),
-            false => None,
+        let pause = if left {
+            None
+        } else if turns != seen {
+            Some(looks.next())
+        } else if shift.state.load(Ordering::Relaxed) == PARKED {
+            looks.wait(|| cores.are_scarce())
+        } else {
+            None
         };
         if let Some(pause) = pause {
             seen = turns;
@@ -197,11 +198,16 @@ mod tests {
     fn whoever_was_away_is_looked_after_more_often_for_a_while() {
         let mut looks = Looks::new();
         for _ in 0..2 {
-            assert_eq!((looks.wait(), looks.wait()), (Some(LONGEST_LOOK), None), "more time is given once");
+            assert_eq!(looks.wait(|| false), None, "it would have driven");
+            assert_eq!(
+                (looks.wait(|| true), looks.wait(|| true)),
+                (Some(LONGEST_LOOK), None),
+                "more time is given once"
+            );
             let pauses: Vec<_> = (0..100).map(|_| looks.next()).collect();
             assert!(pauses[0] == LOOK && pauses.is_sorted() && pauses[99] == LONGEST_LOOK);
             assert!(pauses[..5].iter().sum::<Duration>() < LOOK * 8, "not for a moment only");
-            assert_eq!(looks.wait(), None, "it had enough");
+            assert_eq!(looks.wait(|| unreachable!("nobody asks")), None, "it had enough");
             looks.away();
         }
     }
