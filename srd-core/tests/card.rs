@@ -607,7 +607,7 @@ impl HostMemory for Noting {
 }
 
 #[test]
-fn the_next_buffer_is_fetched_as_far_as_the_last_message_went() {
+fn the_next_buffers_are_fetched_as_far_as_the_last_messages_went() {
     let mut world = World::with(2, options(), Config::default(), |_| Noting::default());
     let qpn = [world.qp(0, |_| ()), world.qp(1, |_| ())];
     let ah = world.ah(0, 1);
@@ -628,11 +628,17 @@ fn the_next_buffer_is_fetched_as_far_as_the_last_message_went() {
     };
     world.recv(1, qpn[1], 1, &[buffer(0, 8000)]);
     world.recv(1, qpn[1], 2, &[buffer(10_000, 200), buffer(20_000, 8000)]);
-    world.recv(1, qpn[1], 3, &[buffer(30_000, 8000)]);
+    for wr_id in 3..7 {
+        world.recv(1, qpn[1], wr_id, &[buffer(10_000 * wr_id, 8000)]);
+    }
     assert_eq!(fetched(&mut world), [], "nothing has arrived");
     arrive(&mut world, 300);
     assert_eq!(fetched(&mut world), [(10_000, 200), (20_000, 100)]);
     assert_eq!(fetched(&mut world), [], "once is enough");
+    arrive(&mut world, 100);
+    arrive(&mut world, 200);
+    assert_eq!(fetched(&mut world), [(40_000, 200), (50_000, 200)], "as many as came");
+    arrive(&mut world, 100);
     arrive(&mut world, 100);
     world.dereg(1, keys[1].lkey);
     assert_eq!(fetched(&mut world), [], "it may not be written any more");

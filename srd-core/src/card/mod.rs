@@ -11,11 +11,13 @@
 //! | `requester`, `out` | work requests on their way out, and how they end; their messages |
 //! | `responder` | messages of peers: where they go, or why not |
 //! | `local` | messages of the card to itself |
+//! | `ahead` | which receive buffers are fetched into the cache early |
 //! | `slots` | where messages are while they are under way |
 //! | `memory`, `qp`, `cq` | regions and keys; queue pairs; completion queues |
 //! | `header` | what travels with each message |
 //! | `gid`, `profile`, `status`, `counters` | addresses; identities and limits; how requests end; what is counted |
 
+mod ahead;
 mod control;
 mod counters;
 mod cq;
@@ -47,6 +49,7 @@ pub use qp::{QpAttr, QpCap, QpInit, QpModify, QpState, QpType, RNR_INFINITE, Sen
 pub use requester::{SendData, SendOp, SendWr};
 pub use status::{Status, StatusInfo};
 
+use ahead::Ahead;
 use cq::{CompletionQueue, Pushed};
 use local::Local;
 use memory::Regions;
@@ -260,8 +263,7 @@ pub struct Card<M: HostMemory> {
     reads: Slab<Read>,
     read_count: u32,
     places: Slots<Place>,
-    /// The queue pair that received last, and how many bytes; nothing if that has been [made use of](Self::anticipate).
-    received: Option<(u16, u32)>,
+    ahead: Ahead,
     /// Messages that could not be given to the transport where they arose.
     queued: VecDeque<usize>,
     /// The transport has no room for any of them.
@@ -328,7 +330,7 @@ impl<M: HostMemory> Card<M> {
             reads: Slab::new(),
             read_count: rng.next_u32(),
             places: Slots::new(),
-            received: None,
+            ahead: Ahead::default(),
             queued: VecDeque::new(),
             stuck: false,
             datagrams: VecDeque::new(),

@@ -239,7 +239,7 @@ impl<M: HostMemory> Card<M> {
         let Some(qp) = self.qp(qpn) else { return };
         let (cq, pd) = (qp.init.recv_cq, qp.init.pd);
         if opcode == Opcode::Recv {
-            self.received = Some((qpn, len + skip));
+            self.ahead.received(qpn, len + skip);
         }
         let (ah, sgid) = self.entry(peer).map_or((UNKNOWN_AH, Gid::default()), |e| (e.handle(pd), e.gid));
         if skip > 0 {
@@ -253,14 +253,15 @@ impl<M: HostMemory> Card<M> {
         });
     }
 
-    /// Lets the host fetch the buffer of the next message into its cache, if the next one is as the last one was. Once for each
-    /// message, and best while there is nothing else to do: a program that posts many receives gets each buffer back when it has
-    /// long left the cache.
+    /// Lets the host fetch buffers of the next messages into its cache, if the next ones are as the last ones were. A few at a
+    /// time, each once; best while there is nothing else to do.
     pub fn anticipate(&mut self) {
-        let Some((qpn, len)) = self.received.take() else { return };
+        let Some(qpn) = self.ahead.wanted() else { return };
+        let queue = self.qp(qpn).map_or(0, |qp| qp.rq.len());
+        let (places, len) = self.ahead.fetch(queue);
         let Some(qp) = self.qp(qpn) else { return };
-        if let Some(next) = qp.rq.front() {
-            next.sges_of(len).for_each(|sge| self.regions.prefetch(qp.init.pd, &sge));
+        for recv in qp.rq.range(places) {
+            recv.sges_of(len).for_each(|sge| self.regions.prefetch(qp.init.pd, &sge));
         }
     }
 
