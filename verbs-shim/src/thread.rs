@@ -127,9 +127,13 @@ impl Looks {
         next
     }
 
-    /// It was not seen to drive. Once, if it had little time and may be waiting for a core: when to look again.
+    /// It was not seen to drive. Once, if it had little time and may be waiting for a core: when to look again. If it computed
+    /// instead, it may be seen to drive then, as long as that is; so it is trusted less nevertheless.
     fn wait(&mut self, cores_are_scarce: impl FnOnce() -> bool) -> Option<Duration> {
         self.waited = !self.waited && self.next < LONGEST_LOOK && cores_are_scarce();
+        if self.waited {
+            self.next = (self.next / 2).max(LOOK);
+        }
         self.waited.then_some(LONGEST_LOOK)
     }
 }
@@ -209,6 +213,15 @@ mod tests {
             assert!(pauses[..5].iter().sum::<Duration>() < LOOK * 8, "not for a moment only");
             assert_eq!(looks.wait(|| unreachable!("nobody asks")), None, "it had enough");
             looks.away();
+        }
+    }
+
+    #[test]
+    fn whoever_is_away_in_every_look_but_the_long_ones_is_not_trusted() {
+        let mut looks = Looks::new();
+        for _ in 0..100 {
+            assert!((0..5).all(|_| looks.next() < LOOK * 5), "it drives for a millisecond");
+            assert!(looks.wait(|| true).is_some(), "and is away for three");
         }
     }
 
