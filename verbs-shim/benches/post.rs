@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use srd_core::{CcChoice, Config, Driver, Ecn, Gather, RxMeta, SourcePort, Time, TxBatch};
 use verbs_shim::{
-    Access, Completion, CqId, Nic, NicConfig, PdId, QpCap, QpInit, QpModify, QpState, QpType, RawRegion, SendData,
-    SendOp, SendOps, SendWr, Sge,
+    Access, Completion, CqId, Nic, NicConfig, PdId, QpCap, QpInit, QpModify, QpType, RawRegion, SendData, SendOp,
+    SendOps, SendWr, Sge,
 };
 
 const QKEY: u32 = 1;
@@ -153,9 +153,7 @@ fn pair() -> [Side; 2] {
         let ops = SendOps::default();
         let init = QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap, ops, unsolicited_write_recv: false };
         let qpn = nic.create_qp(init).expect("room");
-        let to = |state| QpModify { state: Some(state), ..QpModify::default() };
-        let init = QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..to(QpState::Init) };
-        for change in [init, to(QpState::Rtr), QpModify { sq_psn: Some(0), ..to(QpState::Rts) }] {
+        for change in QpModify::up_to_rts(QKEY, None) {
             nic.modify_qp(qpn, &change).expect("the way up");
         }
         Side { nic, qpn, cq, pd, meter }

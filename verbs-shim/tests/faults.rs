@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use srd_core::Span;
 use verbs_shim::options::{self, Source};
 use verbs_shim::{
-    Access, Completion, CqId, MrKeys, Nic, NicConfig, Opcode, Options, QpCap, QpInit, QpModify, QpState, QpType,
-    RawRegion, SendData, SendOp, SendOps, SendWr, Sge, Status,
+    Access, Completion, CqId, MrKeys, Nic, NicConfig, Opcode, Options, QpCap, QpInit, QpModify, QpType, RawRegion,
+    SendData, SendOp, SendOps, SendWr, Sge, Status,
 };
 
 const QKEY: u32 = 7;
@@ -44,11 +44,7 @@ impl Side {
         let ops = SendOps { read: false, write: false };
         let init = QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap, ops, unsolicited_write_recv: false };
         let qpn = nic.create_qp(init).unwrap();
-        let up = |state| QpModify { state: Some(state), ..QpModify::default() };
-        let init = QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..up(QpState::Init) };
-        nic.modify_qp(qpn, &init).unwrap();
-        nic.modify_qp(qpn, &up(QpState::Rtr)).unwrap();
-        nic.modify_qp(qpn, &QpModify { sq_psn: Some(0), ..up(QpState::Rts) }).unwrap();
+        QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());
         let mut memory = vec![0; DEPTH * SIZE];
         // SAFETY: the vector outlives the card, and is not touched while requests are under way.
         let region = unsafe { RawRegion::new(memory.as_mut_ptr(), memory.len()) };

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use srd_core::card::Profile;
 use srd_core::card::{CardEvent, CardOptions};
 use verbs_shim::{
-    Access, Completion, Nic, NicConfig, NicSink, Opcode, QpCap, QpInit, QpModify, QpState, QpType, RawRegion, SendData,
-    SendOp, SendOps, SendWr, Sge, Status,
+    Access, Completion, Nic, NicConfig, NicSink, Opcode, QpCap, QpInit, QpModify, QpType, RawRegion, SendData, SendOp,
+    SendOps, SendWr, Sge, Status,
 };
 
 const QKEY: u32 = 0x1111_1111;
@@ -44,11 +44,7 @@ fn side(sink: Box<dyn NicSink>) -> Side {
         unsolicited_write_recv: false,
     };
     let qpn = nic.create_qp(init).unwrap();
-    let up = |state| QpModify { state: Some(state), ..QpModify::default() };
-    nic.modify_qp(qpn, &QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..up(QpState::Init) })
-        .unwrap();
-    nic.modify_qp(qpn, &up(QpState::Rtr)).unwrap();
-    nic.modify_qp(qpn, &QpModify { sq_psn: Some(0), ..up(QpState::Rts) }).unwrap();
+    QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());
     let mut memory = vec![0; 1 << 20];
     // SAFETY: the vector outlives the card, and is not touched while requests are under way.
     let region = unsafe { RawRegion::new(memory.as_mut_ptr(), memory.len()) };

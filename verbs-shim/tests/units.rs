@@ -11,7 +11,7 @@ use srd_core::Config;
 use srd_core::card::UNKNOWN_AH;
 use verbs_shim::{
     Access, CardError, CardEvent, Completion, CqId, Gid, MrKeys, Nic, NicConfig, NicSink, PdId, QpCap, QpInit,
-    QpModify, QpState, QpType, RawRegion, SendData, SendOp, SendOps, SendWr, Sge, Status,
+    QpModify, QpType, RawRegion, SendData, SendOp, SendOps, SendWr, Sge, Status,
 };
 
 const QKEY: u32 = 0x2222_2222;
@@ -65,11 +65,7 @@ fn qp(nic: &Nic, pd: PdId, cq: CqId) -> u16 {
 }
 
 fn up(nic: &Nic, qpn: u16) {
-    let to = |state| QpModify { state: Some(state), ..QpModify::default() };
-    let init = QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..to(QpState::Init) };
-    for change in [init, to(QpState::Rtr), QpModify { sq_psn: Some(0), ..to(QpState::Rts) }] {
-        nic.modify_qp(qpn, &change).unwrap();
-    }
+    QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());
 }
 
 impl Side {

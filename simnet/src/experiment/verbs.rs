@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use srd_core::card::{
     Access, Card, CardError, CardOptions, CqId, Gid, HostMemory, MrKeys, PdId, Profile, QpCap, QpInit, QpModify,
-    QpState, QpType, SendData, SendOp, SendOps, SendWr, Sge, Status,
+    QpType, SendData, SendOp, SendOps, SendWr, Sge, Status,
 };
 use srd_core::{Endpoint, Time};
 
@@ -99,9 +99,7 @@ impl Verbs {
             ops: SendOps { read: false, write: true },
             unsolicited_write_recv: false,
         })?;
-        let to = |state| QpModify { state: Some(state), ..QpModify::default() };
-        let init = QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..to(QpState::Init) };
-        for change in [init, to(QpState::Rtr), QpModify { sq_psn: Some(0), ..to(QpState::Rts) }] {
+        for change in QpModify::up_to_rts(QKEY, None) {
             self.card.modify_qp(endpoint, qpn, &change)?;
         }
         Ok(qpn)

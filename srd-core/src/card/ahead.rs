@@ -56,32 +56,36 @@ impl Ahead {
 mod tests {
     use super::*;
 
-    /// What is fetched while nothing arrives.
-    fn all(ahead: &mut Ahead, queue: usize) -> Vec<Range<usize>> {
-        std::iter::from_fn(|| ahead.wanted().map(|_| ahead.fetch(queue).0)).take(100).collect()
+    /// The places that are fetched while nothing arrives, by turns.
+    fn all(ahead: &mut Ahead, queue: usize) -> Vec<Vec<usize>> {
+        std::iter::from_fn(|| ahead.wanted().map(|_| ahead.fetch(queue).0.collect())).take(100).collect()
+    }
+
+    fn receive(ahead: &mut Ahead, messages: usize) {
+        (0..messages).for_each(|_| ahead.received(7, 100));
     }
 
     #[test]
     fn as_many_as_came_and_each_once() {
         let mut ahead = Ahead::default();
         assert_eq!(ahead.wanted(), None);
-        (0..5).for_each(|_| ahead.received(7, 100));
-        assert_eq!((ahead.wanted(), all(&mut ahead, 1000)), (Some(7), vec![0..2, 2..4, 4..5]));
-        (0..2).for_each(|_| ahead.received(7, 100));
-        assert_eq!(all(&mut ahead, 1000), [2..2], "three are left");
-        (0..4).for_each(|_| ahead.received(7, 100));
-        assert_eq!(all(&mut ahead, 1000), [0..2, 2..4]);
-        (0..100).for_each(|_| ahead.received(7, 100));
-        assert_eq!(all(&mut ahead, 1000).last(), Some(&(MOST as usize - 2..MOST as usize)));
+        receive(&mut ahead, 5);
+        assert_eq!((ahead.wanted(), all(&mut ahead, 1000)), (Some(7), vec![vec![0, 1], vec![2, 3], vec![4]]));
+        receive(&mut ahead, 2);
+        assert_eq!(all(&mut ahead, 1000), [vec![]], "three are left");
+        receive(&mut ahead, 4);
+        assert_eq!(all(&mut ahead, 1000), [[0, 1], [2, 3]]);
+        receive(&mut ahead, 100);
+        assert_eq!(all(&mut ahead, 1000).concat(), (0..MOST as usize).collect::<Vec<_>>());
     }
 
     #[test]
     fn no_more_than_there_are() {
         let mut ahead = Ahead::default();
-        (0..5).for_each(|_| ahead.received(7, 100));
-        assert_eq!(all(&mut ahead, 3), [0..2, 2..3]);
-        ahead.received(7, 100);
-        assert_eq!(all(&mut ahead, 0), [0..0]);
+        receive(&mut ahead, 5);
+        assert_eq!(all(&mut ahead, 3), [vec![0, 1], vec![2]]);
+        receive(&mut ahead, 1);
+        assert_eq!(all(&mut ahead, 0), [vec![]]);
     }
 
     #[test]

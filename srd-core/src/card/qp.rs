@@ -103,6 +103,23 @@ pub struct QpModify {
     pub en_sqd_notify: bool,
 }
 
+impl QpModify {
+    /// Another state and nothing else.
+    pub fn to(state: QpState) -> QpModify {
+        QpModify { state: Some(state), ..QpModify::default() }
+    }
+
+    /// The way of a new queue pair to RTS: to be made one after the other. Only SRD queue pairs have an `rnr_retry`, which is for
+    /// ever if not set.
+    pub fn up_to_rts(qkey: u32, rnr_retry: Option<u8>) -> [QpModify; 3] {
+        [
+            QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(qkey), ..QpModify::to(QpState::Init) },
+            QpModify::to(QpState::Rtr),
+            QpModify { sq_psn: Some(0), rnr_retry, ..QpModify::to(QpState::Rts) },
+        ]
+    }
+}
+
 /// Attributes of a queue pair that can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpAttr {
@@ -305,27 +322,23 @@ mod tests {
         QueuePair::new(1, init)
     }
 
-    fn to(state: QpState) -> QpModify {
-        QpModify { state: Some(state), ..QpModify::default() }
-    }
-
     #[test]
     fn the_usual_way_up() {
         let mut qp = qp();
-        let init = QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(0x123), ..to(QpState::Init) };
-        assert!(qp.modify(&to(QpState::Init)).is_err(), "without its attributes");
+        let [init, rtr, rts] = QpModify::up_to_rts(0x123, Some(3));
+        assert!(qp.modify(&QpModify::to(QpState::Init)).is_err(), "without its attributes");
         qp.modify(&init).unwrap();
         assert!(!qp.receives());
-        qp.modify(&to(QpState::Rtr)).unwrap();
+        qp.modify(&rtr).unwrap();
         assert!(qp.receives());
-        assert!(qp.modify(&to(QpState::Rts)).is_err(), "without a PSN");
+        assert!(qp.modify(&QpModify::to(QpState::Rts)).is_err(), "without a PSN");
         assert_eq!(qp.attr.state, QpState::Rtr, "nothing changed");
-        qp.modify(&QpModify { sq_psn: Some(0x45), rnr_retry: Some(3), ..to(QpState::Rts) }).unwrap();
+        qp.modify(&QpModify { sq_psn: Some(0x45), ..rts }).unwrap();
         assert_eq!((qp.attr.qkey, qp.attr.sq_psn, qp.attr.rnr_retry), (0x123, 0x45, 3));
         assert_eq!(qp.rnr(), RnrRetry::Times(3));
-        qp.modify(&to(QpState::Err)).unwrap();
-        assert!(qp.modify(&to(QpState::Rts)).is_err());
-        qp.modify(&to(QpState::Reset)).unwrap();
+        qp.modify(&QpModify::to(QpState::Err)).unwrap();
+        assert!(qp.modify(&QpModify::to(QpState::Rts)).is_err());
+        qp.modify(&QpModify::to(QpState::Reset)).unwrap();
         assert_eq!(qp.attr.qkey, 0);
         assert_eq!(qp.rnr(), RnrRetry::Forever);
     }
@@ -333,10 +346,10 @@ mod tests {
     #[test]
     fn what_the_device_does_not_have() {
         let mut qp = qp();
-        let bad_port = QpModify { pkey_index: Some(0), port: Some(2), qkey: Some(1), ..to(QpState::Init) };
+        let bad_port = QpModify { pkey_index: Some(0), port: Some(2), qkey: Some(1), ..QpModify::to(QpState::Init) };
         assert!(matches!(qp.modify(&bad_port), Err(CardError::NotSupported(_))));
         for state in [QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err] {
-            assert!(matches!(qp.modify(&to(state)), Err(CardError::Invalid(_))), "{state:?}");
+            assert!(matches!(qp.modify(&QpModify::to(state)), Err(CardError::Invalid(_))), "{state:?}");
         }
     }
 }

@@ -196,10 +196,9 @@ impl<M: HostMemory> World<M> {
     }
 
     pub fn up(&mut self, i: usize, qpn: u16, rnr_retry: u8) {
-        let to = |state| QpModify { state: Some(state), ..QpModify::default() };
-        self.modify(i, qpn, QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..to(QpState::Init) });
-        self.modify(i, qpn, to(QpState::Rtr));
-        self.modify(i, qpn, QpModify { sq_psn: Some(0), rnr_retry: Some(rnr_retry), ..to(QpState::Rts) });
+        for change in QpModify::up_to_rts(QKEY, Some(rnr_retry)) {
+            self.modify(i, qpn, change);
+        }
     }
 
     pub fn modify(&mut self, i: usize, qpn: u16, change: QpModify) {
@@ -208,7 +207,7 @@ impl<M: HostMemory> World<M> {
     }
 
     pub fn set_state(&mut self, i: usize, qpn: u16, state: QpState) {
-        self.modify(i, qpn, QpModify { state: Some(state), ..QpModify::default() });
+        self.modify(i, qpn, QpModify::to(state));
     }
 
     pub fn ah(&mut self, i: usize, j: usize) -> u16 {

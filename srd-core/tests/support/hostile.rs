@@ -85,12 +85,7 @@ impl Duel {
         let ops = SendOps { read: true, write: true };
         let init = QpInit { ty: QpType::Srd, pd, send_cq, recv_cq, cap, ops, unsolicited_write_recv: false };
         let Ok(qpn) = self.card.create_qp(init) else { return };
-        let to = |state| QpModify { state: Some(state), ..QpModify::default() };
-        for change in [
-            QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..to(QpState::Init) },
-            to(QpState::Rtr),
-            QpModify { sq_psn: Some(0), rnr_retry: Some(2), ..to(QpState::Rts) },
-        ] {
+        for change in QpModify::up_to_rts(QKEY, Some(2)) {
             self.card.modify_qp(&mut self.ends[0], qpn, &change).unwrap();
         }
         self.qpn = qpn;

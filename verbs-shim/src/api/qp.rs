@@ -5,8 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use srd_core::card::{
-    CardError, GRH_LEN, QpCap, QpInit, QpModify, QpState, QpType, RNR_INFINITE, SendData, SendOp, SendOps, SendWr,
-    profile::caps,
+    CardError, GRH_LEN, QpCap, QpInit, QpModify, QpType, RNR_INFINITE, SendData, SendOp, SendOps, SendWr, profile::caps,
 };
 
 use super::buf::{Buf, RemoteMemory};
@@ -135,10 +134,7 @@ impl<T: Transport> QpBuilder<T> {
         qp.inner.reserved.0 = cap.send_wr;
         reserve(&qp.inner.recv_cq, cap.recv_wr)?;
         qp.inner.reserved.1 = cap.recv_wr;
-        let to = |state| QpModify { state: Some(state), ..QpModify::default() };
-        let init = QpModify { pkey_index: Some(0), port: Some(1), qkey: Some(qkey), ..to(QpState::Init) };
-        let rnr_retry = srd.then_some(self.rnr_retry);
-        for change in [init, to(QpState::Rtr), QpModify { sq_psn: Some(0), rnr_retry, ..to(QpState::Rts) }] {
+        for change in QpModify::up_to_rts(qkey, srd.then_some(self.rnr_retry)) {
             nic.modify_qp(qpn, &change)?;
         }
         Ok(qp)
