@@ -3,12 +3,15 @@
 //! A program that answers what it receives can carry the acknowledgement in its answer: one packet instead of two. Many
 //! programs poll again before they answer (libfabric polls until there is nothing left), so a turn in vain does not mean
 //! that no answer comes. How a program behaves is learned from what it did before, as TCP does it for its delayed
-//! acknowledgements (RFC 1122, 4.2.3.2, and the "pingpong mode" of Linux).
+//! acknowledgements (RFC 1122, 4.2.3.2, and the "pingpong mode" of Linux). Much data is no question: its sender may be
+//! waiting for acknowledgements to go on.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Turns in vain, after receives were handed out, in which an answer is prompt. A turn takes about a microsecond.
 const TURNS: u32 = 8;
+/// Bytes whose acknowledgements wait at most: half of what peers have in flight at first.
+const MUCH: u32 = 32 << 10;
 /// Receives in a row without a prompt answer after which a program that always answered is no longer waited for.
 const HABIT: u32 = 8;
 
@@ -28,20 +31,25 @@ pub(crate) enum Until {
 pub(crate) struct Answers {
     /// Turns that are left for a prompt answer to what was handed out last.
     left: AtomicU32,
+    /// Bytes that were handed out since the program posted, or since nothing was waited for.
+    unanswered: AtomicU32,
     /// How much it is in the habit of answering, up to [`HABIT`].
     habit: AtomicU32,
 }
 
 impl Answers {
-    /// Receives were handed out.
+    /// Receives of so many bytes were handed out.
     #[inline]
-    pub(crate) fn handed_out(&self) {
-        self.left.store(TURNS, Ordering::Relaxed);
+    pub(crate) fn handed_out(&self, bytes: u32) {
+        let unanswered = self.unanswered.load(Ordering::Relaxed).saturating_add(bytes);
+        self.unanswered.store(unanswered, Ordering::Relaxed);
+        self.left.store(if unanswered > MUCH { 0 } else { TURNS }, Ordering::Relaxed);
     }
 
     /// The program posted sends.
     #[inline]
     pub(crate) fn posted(&self) {
+        self.unanswered.store(0, Ordering::Relaxed);
         if self.left.load(Ordering::Relaxed) > 0 {
             self.left.store(0, Ordering::Relaxed);
             self.habit.store(HABIT.min(self.habit.load(Ordering::Relaxed) + 2), Ordering::Relaxed);
@@ -52,18 +60,17 @@ impl Answers {
     #[inline]
     pub(crate) fn until_then(&self) -> Until {
         let (left, habit) = (self.left.load(Ordering::Relaxed), self.habit.load(Ordering::Relaxed));
-        if left == 0 {
-            return Until::NoAnswer;
+        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left == 1 {
+            self.habit.store(habit.saturating_sub(1), Ordering::Relaxed);
         }
-        self.left.store(left - 1, Ordering::Relaxed);
         match left {
-            1 => {
-                self.habit.store(habit.saturating_sub(1), Ordering::Relaxed);
+            2..TURNS if habit > 0 => Until::Soon,
+            TURNS if habit > 0 => Until::Now,
+            _ => {
+                self.unanswered.store(0, Ordering::Relaxed);
                 Until::NoAnswer
             }
-            _ if habit == 0 => Until::NoAnswer,
-            TURNS => Until::Now,
-            _ => Until::Soon,
         }
     }
 }
@@ -74,7 +81,7 @@ mod tests {
 
     /// Receives, and polls in vain until nothing is waited for; says how often.
     fn receive_only(answers: &Answers) -> usize {
-        answers.handed_out();
+        answers.handed_out(1);
         (0..100).filter(|_| answers.until_then() != Until::NoAnswer).count()
     }
 
@@ -82,10 +89,10 @@ mod tests {
     fn only_programs_that_answer_are_waited_for() {
         let answers = Answers::default();
         assert_eq!(receive_only(&answers), 0, "nothing is known of it");
-        answers.handed_out();
+        answers.handed_out(1);
         assert_eq!(answers.until_then(), Until::NoAnswer);
         answers.posted();
-        answers.handed_out();
+        answers.handed_out(1);
         let turns = [(); 3].map(|()| answers.until_then());
         assert_eq!(turns, [Until::Now, Until::Soon, Until::Soon], "it answered last time");
         answers.posted();
@@ -96,7 +103,7 @@ mod tests {
     fn a_program_that_ceases_to_answer_is_soon_no_longer_waited_for() {
         let answers = Answers::default();
         for _ in 0..100 {
-            answers.handed_out();
+            answers.handed_out(1);
             answers.posted();
         }
         let waited: Vec<_> = (0..2 * HABIT).map(|_| receive_only(&answers)).collect();
@@ -112,5 +119,29 @@ mod tests {
         assert_eq!(receive_only(&answers), 0);
         (0..100).for_each(|_| answers.posted());
         assert_eq!(receive_only(&answers), 0, "they came too late");
+    }
+
+    /// A program that always answered.
+    fn talkative() -> Answers {
+        let answers = Answers::default();
+        for _ in 0..HABIT {
+            answers.handed_out(1);
+            answers.posted();
+        }
+        answers
+    }
+
+    #[test]
+    fn much_data_is_acknowledged_at_once() {
+        let answers = talkative();
+        (0..4).for_each(|_| answers.handed_out(MUCH / 4));
+        assert_eq!(answers.until_then(), Until::Now);
+        answers.handed_out(1);
+        assert_eq!(answers.until_then(), Until::NoAnswer);
+        answers.handed_out(MUCH);
+        assert_eq!(answers.until_then(), Until::Now, "what came before was acknowledged");
+        answers.posted();
+        answers.handed_out(MUCH + 1);
+        assert_eq!(answers.until_then(), Until::NoAnswer, "in one message");
     }
 }
