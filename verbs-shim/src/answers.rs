@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Turns in vain, after receives were handed out, in which an answer is prompt. A turn takes about a microsecond.
 const TURNS: u32 = 8;
-/// Bytes whose acknowledgements wait at most: half of what peers have in flight at first.
-const MUCH: u32 = 32 << 10;
+/// Bytes whose acknowledgements wait at most: less than what peers have in flight at first (64 KB).
+const MUCH: u32 = 48 << 10;
 /// Receives in a row without a prompt answer after which a program that always answered is no longer waited for.
 const HABIT: u32 = 8;
 

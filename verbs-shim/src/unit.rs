@@ -173,10 +173,10 @@ impl Pu {
     /// The program has these completions. To what it received it may answer: then the acknowledgement travels with the answer.
     #[inline]
     fn handed_out(&self, engine: &mut CardEngine, completions: &[Completion]) {
-        let received = || completions.iter().filter(|c| c.opcode.is_recv());
-        let count = received().count();
+        let received = completions.iter().filter(|c| c.opcode.is_recv());
+        let (count, bytes) = received.fold((0, 0u32), |(n, bytes), c| (n + 1, bytes.saturating_add(c.byte_len)));
         if count > 0 {
-            self.answers.handed_out(received().map(|c| c.byte_len).fold(0, u32::saturating_add));
+            self.answers.handed_out(bytes);
             if self.company.handed_out(count) {
                 self.speak_now(engine);
             }
