@@ -5,7 +5,7 @@
 //! lock keeps the others from it, and takes it again first. So only a program that uses the card from one thread yields.
 
 use std::ptr::from_ref;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use srd_core::{Span, Time};
 
@@ -13,6 +13,9 @@ use srd_core::{Span, Time};
 /// yields is late for what arrives meanwhile. It is a time and no number of turns, since a turn in vain takes 0.6 us over a
 /// socket, and a tenth of that over AF_XDP.
 const PATIENCE: Span = Span::from_micros(60);
+/// The same where cores are scarce: then whoever is to send is likely to need this one. (Open MPI, which yields by itself where
+/// it knows that there are few cores, does not while it waits for a send.)
+const SHORT: Span = Span::from_micros(5);
 /// No thread has polled yet.
 const NOBODY: usize = 0;
 /// More than one thread has.
@@ -23,6 +26,7 @@ const SEVERAL: usize = 1;
 pub(crate) struct Patience {
     /// When the first turn since then was in vain, in nanoseconds of the driver's clock; 0 if none was.
     idle_since: AtomicU64,
+    cores_are_scarce: AtomicBool,
 }
 
 /// The thread that polls a card, as an address of its own, or one of the two above.
@@ -36,6 +40,11 @@ impl Patience {
         self.idle_since.store(0, Ordering::Relaxed);
     }
 
+    /// Whether there are enough cores for all that wants to run.
+    pub(crate) fn note_cores(&self, scarce: bool) {
+        self.cores_are_scarce.store(scarce, Ordering::Relaxed);
+    }
+
     /// The calling thread drove a turn in vain at `now`. Says whether it should yield.
     #[inline]
     pub(crate) fn is_over(&self, poller: &Poller, now: Time) -> bool {
@@ -45,7 +54,8 @@ impl Patience {
             self.idle_since.store(now.as_nanos(), Ordering::Relaxed);
             return false;
         }
-        alone && Time::from_nanos(since) + PATIENCE <= now
+        let patience = if self.cores_are_scarce.load(Ordering::Relaxed) { SHORT } else { PATIENCE };
+        alone && Time::from_nanos(since) + patience <= now
     }
 }
 
@@ -82,6 +92,17 @@ mod tests {
         patience.begin();
         assert!(!patience.is_over(&poller, at(2_000)), "it may not have polled for long");
         assert!(!patience.is_over(&poller, at(2_059)) && patience.is_over(&poller, at(2_060)));
+    }
+
+    #[test]
+    fn it_yields_sooner_where_cores_are_scarce() {
+        let (patience, poller) = (Patience::default(), Poller::default());
+        let at = |us| Time::ZERO + Span::from_micros(us);
+        patience.note_cores(true);
+        assert!(!patience.is_over(&poller, at(1_000)) && !patience.is_over(&poller, at(1_004)));
+        assert!(patience.is_over(&poller, at(1_005)));
+        patience.note_cores(false);
+        assert!(!patience.is_over(&poller, at(1_059)));
     }
 
     /// NIXL's two threads poll under a spinning lock of UCX: yielding there starved the other one for seconds.

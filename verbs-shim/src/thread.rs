@@ -163,6 +163,7 @@ pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
         };
         if let Some(pause) = pause {
             seen = turns;
+            pu.patience.note_cores(cores.are_scarce());
             shift.state.store(PARKED, Ordering::SeqCst);
             if !shift.leaving.load(Ordering::SeqCst) && !shift.stop.load(Ordering::SeqCst) {
                 sleep(shift, &[], Some(pause));

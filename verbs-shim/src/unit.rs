@@ -25,7 +25,7 @@ pub(crate) struct Pu {
     engine: Mutex<CardEngine>,
     pub(crate) shift: Shift,
     common: Arc<Common>,
-    patience: Patience,
+    pub(crate) patience: Patience,
     answers: Answers,
     unpublished: AtomicBool,
     company: Company,
