@@ -144,6 +144,12 @@ pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
     let mut seen = shift.turns.load(Ordering::Relaxed);
     let mut published = std::time::Instant::now();
     let (mut looks, cores) = (Looks::new(), Cores::new());
+    // Whoever polls hears of it, too.
+    let cores_are_scarce = || {
+        let scarce = cores.are_scarce();
+        pu.patience.note_cores(scarce);
+        scarce
+    };
     while !shift.stop.load(Ordering::SeqCst) {
         let turns = shift.turns.load(Ordering::Relaxed);
         let left = shift.leaving.swap(false, Ordering::SeqCst);
@@ -155,15 +161,15 @@ pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
         let pause = if left {
             None
         } else if turns != seen {
+            cores_are_scarce();
             Some(looks.next())
         } else if shift.state.load(Ordering::Relaxed) == PARKED {
-            looks.wait(|| cores.are_scarce())
+            looks.wait(cores_are_scarce)
         } else {
             None
         };
         if let Some(pause) = pause {
             seen = turns;
-            pu.patience.note_cores(cores.are_scarce());
             shift.state.store(PARKED, Ordering::SeqCst);
             if !shift.leaving.load(Ordering::SeqCst) && !shift.stop.load(Ordering::SeqCst) {
                 sleep(shift, &[], Some(pause));
