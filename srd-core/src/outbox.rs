@@ -230,7 +230,8 @@ impl Outbox {
 
     /// Cuts the next piece that fits into `room` bytes of a packet (`fresh`: of a packet that is still empty), or `None`
     /// if nothing waits or what waits should start the next packet.
-    #[inline]
+    // Inlined where the piece goes: it is made in parts, which a copy of it would have to wait for.
+    #[inline(always)]
     pub(crate) fn cut(&mut self, room: usize, fresh: bool, full_room: usize) -> Option<Cut> {
         while let Some(piece) = self.again.pop_front() {
             self.waiting = self.waiting.saturating_sub(u64::from(piece.len));

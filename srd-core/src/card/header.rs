@@ -184,6 +184,8 @@ impl Reader<'_> {
 impl Header {
     /// `None` if it is none.
     // [CARD-2]
+    // Inlined where it is used: it is made in parts, which a copy of it would have to wait for.
+    #[inline(always)]
     pub(super) fn decode(bytes: &[u8]) -> Option<Header> {
         let mut r = Reader(bytes);
         let kind = r.u8()?;

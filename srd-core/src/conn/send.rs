@@ -459,7 +459,8 @@ impl Conn {
     }
 
     /// Writes a piece of a message, unless its memory is gone.
-    #[inline]
+    // Inlined for the reason that `Outbox::cut` is.
+    #[inline(always)]
     fn write_piece<U: Upper>(
         &mut self,
         cx: &mut Cx<'_>,

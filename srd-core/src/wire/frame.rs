@@ -202,14 +202,13 @@ pub(crate) fn fragment_len(header_len: u8, whole: bool) -> usize {
 /// Writes all of a fragment but its payload, which must follow.
 pub(crate) fn write_fragment_head(message: Seq, total: u32, offset: u32, len: u16, header: &[u8], out: &mut impl Sink) {
     let whole = u32::from(len) == total;
-    let mut b = [0u8; PART_HEAD];
-    b[0] = if whole { WHOLE } else { PART };
-    b[1] = header.len() as u8;
-    b[2..4].copy_from_slice(&len.to_be_bytes());
-    b[4..8].copy_from_slice(&message.0.to_be_bytes());
-    b[8..12].copy_from_slice(&total.to_be_bytes());
-    b[12..16].copy_from_slice(&offset.to_be_bytes());
-    out.put(if whole { &b[..WHOLE_HEAD] } else { &b });
+    let kind = if whole { WHOLE } else { PART };
+    // One number: a copy of bytes that were written in parts just before has to wait for them.
+    let head = u64::from(kind) << 56 | (header.len() as u64) << 48 | u64::from(len) << 32 | u64::from(message.0);
+    out.put(&head.to_be_bytes());
+    if !whole {
+        out.put(&(u64::from(total) << 32 | u64::from(offset)).to_be_bytes());
+    }
     out.put(header);
 }
 
