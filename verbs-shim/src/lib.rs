@@ -12,6 +12,7 @@ mod company;
 mod cores;
 pub mod counters;
 pub mod faults;
+pub mod lock;
 mod memory;
 mod nic;
 pub mod options;

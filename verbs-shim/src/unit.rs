@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use srd_core::{Driver, Endpoint, Engine, Faulty, Time};
 use crate::answers::{Answers, Until};
 use crate::common::Common;
 use crate::company::Company;
+use crate::lock::{Mutex, MutexGuard};
 use crate::memory::HostMem;
 use crate::nic::{BoxedDriver, CardEngine, NicConfig, NicCounters, OpenError};
 use crate::patience::Patience;
@@ -145,8 +146,7 @@ impl Pu {
 
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, CardEngine> {
-        // A panic inside is a defect; the state is still the best there is.
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+        self.engine.lock()
     }
 
     /// The time: that of the last turn, a millisecond or two old while anyone drives the card, and older only until a thread that

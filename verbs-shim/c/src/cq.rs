@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
+use verbs_shim::lock::{RawMutex, me};
 use verbs_shim::{Completion, CqId, Opcode, Status};
 
 use crate::abi::{arg, code, export, minus_one, pointer};
@@ -29,7 +29,7 @@ pub(crate) struct Cq {
     channel: Option<&'static Channel>,
     /// Whoever polls; a program that polls the extended way holds it from start to end.
     lock: RawMutex,
-    /// The thread that polls the extended way, by the address of something of its own; 0 for none.
+    /// The thread that polls the extended way; 0 for none.
     poller: AtomicUsize,
     batch: UnsafeCell<Batch>,
     /// Events that programs have taken, to compare with those that they acknowledged.
@@ -63,16 +63,6 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.0.end();
     }
-}
-
-thread_local! {
-    static ME: u8 = const { 0 };
-}
-
-/// A number that only this thread has, while it lives.
-#[inline]
-fn me() -> usize {
-    ME.with(|me| (&raw const *me).addr())
 }
 
 impl Cq {

@@ -4,9 +4,9 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 
 use arrayvec::ArrayVec;
-use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 use verbs_shim::card::profile::{MAX_INLINE, MAX_SGE};
+use verbs_shim::lock::RawMutex;
 use verbs_shim::{SendData, SendOp, SendWr, Sge};
 
 use crate::abi::{code, quiet};
