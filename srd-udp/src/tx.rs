@@ -122,7 +122,7 @@ impl Sender {
             stats.copied_bursts += 1;
         }
         let mut pieces = Pieces::new(&list, burst.len);
-        if datagrams > 1 && self.gso.per_call(burst.segment) > 1 {
+        if datagrams > 1 && self.gso.per_call(burst.len, burst.segment) > burst.segment {
             let Err(Refused) = self.gso.send(&call, &mut pieces, burst.segment, retry, stats) else { return };
             stats.gso_fallbacks += 1;
             // If it does not work without offload either, then the datagrams are at fault.
@@ -152,9 +152,11 @@ fn same_family(ip: &IpAddr, addr: SocketAddr) -> bool {
 }
 
 impl Gso {
-    /// Most datagrams of `segment` bytes per call.
-    fn per_call(&self, segment: usize) -> usize {
-        self.max_segments.min(MAX_BYTES / segment)
+    /// Bytes of the next call when `left` are to go as datagrams of `segment` bytes, of which the last may be shorter: that one
+    /// often fits, though one of full length would not.
+    fn per_call(&self, left: usize, segment: usize) -> usize {
+        let most = MAX_BYTES.min(self.max_segments * segment);
+        if left <= most { left } else { most / segment * segment }
     }
 
     /// Sends all pieces with as few calls as possible. If the kernel refuses, `pieces` stand at what was not sent.
@@ -169,7 +171,7 @@ impl Gso {
         while pieces.left() > 0 {
             let mark = *pieces;
             let mut list = ArrayVec::<_, MAX_PIECES>::new();
-            let bytes = pieces.take(self.per_call(segment) * segment, &mut list);
+            let bytes = pieces.take(self.per_call(pieces.left(), segment), &mut list);
             let datagrams = bytes.div_ceil(segment);
             let mut control = call.control;
             if datagrams > 1 {

@@ -56,6 +56,21 @@ fn offload_keeps_bytes_and_boundaries() {
 }
 
 #[test]
+fn what_is_short_leaves_with_a_burst_that_has_no_room_for_more() {
+    const SEGMENT: usize = 8940;
+    for addr in loopbacks() {
+        let (mut a, mut b) = pair(addr);
+        let (mem, mut batch) = (Memory::new(65_000), TxBatch::new());
+        // An acknowledgement after as many full datagrams as a call takes.
+        let sent = add(&mut batch, &mem, b.local_addr(), 0, SEGMENT, 7 * SEGMENT + 36, 36);
+        a.send(&batch, &mem).unwrap();
+        assert!(receive(&mut b, sent.len()).into_iter().map(|(_, bytes)| bytes).eq(sent));
+        let stats = a.stats();
+        assert_eq!((stats.gso_bursts, stats.gso_datagrams, stats.singles), (1, 8, 0), "{stats:?}");
+    }
+}
+
+#[test]
 fn coalescing_stops_for_lone_datagrams_and_comes_back_for_crowds() {
     for addr in loopbacks() {
         let (mut a, mut b) = (driver(addr, |_| {}), driver(addr, |o| o.wait = WaitMode::Spin));
