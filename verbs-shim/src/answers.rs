@@ -5,8 +5,16 @@
 //! that no answer comes. How a program behaves is learned from what it did before, as TCP does it for its delayed
 //! acknowledgements (RFC 1122, 4.2.3.2, and the "pingpong mode" of Linux). Much data is no question: its sender may be
 //! waiting for acknowledgements to go on.
+//!
+//! Two programs that send to each other and wait for both messages look the same as two that take turns, but wait for
+//! acknowledgements, too: if these wait for the next message, then they do take turns. Only trying tells which it is.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use srd_core::Time;
+
+use crate::lock::Mutex;
+use crate::trial::Trial;
 
 /// Turns in vain, after receives were handed out, in which an answer is prompt. A turn takes about a microsecond.
 const TURNS: u32 = 8;
@@ -35,12 +43,18 @@ pub(crate) struct Answers {
     unanswered: AtomicU32,
     /// How much it is in the habit of answering, up to [`HABIT`].
     habit: AtomicU32,
+    /// Acknowledgements do not wait, habit or not: what the trial says.
+    never: AtomicBool,
+    trial: Mutex<Trial>,
 }
 
 impl Answers {
-    /// Receives of so many bytes were handed out.
+    /// So many receives of so many bytes were handed out by now.
     #[inline]
-    pub(crate) fn handed_out(&self, bytes: u32) {
+    pub(crate) fn handed_out(&self, receives: u32, bytes: u32, now: Time) {
+        let mut trial = self.trial.lock();
+        trial.advance(receives, now);
+        self.never.store(trial.is_other(), Ordering::Relaxed);
         let unanswered = self.unanswered.load(Ordering::Relaxed).saturating_add(bytes);
         self.unanswered.store(unanswered, Ordering::Relaxed);
         self.left.store(if unanswered > MUCH { 0 } else { TURNS }, Ordering::Relaxed);
@@ -64,9 +78,10 @@ impl Answers {
         if left == 1 {
             self.habit.store(habit.saturating_sub(1), Ordering::Relaxed);
         }
+        let waits = habit > 0 && !self.never.load(Ordering::Relaxed);
         match left {
-            2..TURNS if habit > 0 => Until::Soon,
-            TURNS if habit > 0 => Until::Now,
+            2..TURNS if waits => Until::Soon,
+            TURNS if waits => Until::Now,
             _ => {
                 self.unanswered.store(0, Ordering::Relaxed);
                 Until::NoAnswer
@@ -77,11 +92,13 @@ impl Answers {
 
 #[cfg(test)]
 mod tests {
+    use srd_core::Span;
+
     use super::*;
 
     /// Receives, and polls in vain until nothing is waited for; says how often.
     fn receive_only(answers: &Answers) -> usize {
-        answers.handed_out(1);
+        answers.handed_out(1, 1, Time::ZERO);
         (0..100).filter(|_| answers.until_then() != Until::NoAnswer).count()
     }
 
@@ -89,10 +106,10 @@ mod tests {
     fn only_programs_that_answer_are_waited_for() {
         let answers = Answers::default();
         assert_eq!(receive_only(&answers), 0, "nothing is known of it");
-        answers.handed_out(1);
+        answers.handed_out(1, 1, Time::ZERO);
         assert_eq!(answers.until_then(), Until::NoAnswer);
         answers.posted();
-        answers.handed_out(1);
+        answers.handed_out(1, 1, Time::ZERO);
         let turns = [(); 3].map(|()| answers.until_then());
         assert_eq!(turns, [Until::Now, Until::Soon, Until::Soon], "it answered last time");
         answers.posted();
@@ -103,7 +120,7 @@ mod tests {
     fn a_program_that_ceases_to_answer_is_soon_no_longer_waited_for() {
         let answers = Answers::default();
         for _ in 0..100 {
-            answers.handed_out(1);
+            answers.handed_out(1, 1, Time::ZERO);
             answers.posted();
         }
         let waited: Vec<_> = (0..2 * HABIT).map(|_| receive_only(&answers)).collect();
@@ -125,7 +142,7 @@ mod tests {
     fn talkative() -> Answers {
         let answers = Answers::default();
         for _ in 0..HABIT {
-            answers.handed_out(1);
+            answers.handed_out(1, 1, Time::ZERO);
             answers.posted();
         }
         answers
@@ -134,14 +151,34 @@ mod tests {
     #[test]
     fn much_data_is_acknowledged_at_once() {
         let answers = talkative();
-        (0..4).for_each(|_| answers.handed_out(MUCH / 4));
+        (0..4).for_each(|_| answers.handed_out(1, MUCH / 4, Time::ZERO));
         assert_eq!(answers.until_then(), Until::Now);
-        answers.handed_out(1);
+        answers.handed_out(1, 1, Time::ZERO);
         assert_eq!(answers.until_then(), Until::NoAnswer);
-        answers.handed_out(MUCH);
+        answers.handed_out(1, MUCH, Time::ZERO);
         assert_eq!(answers.until_then(), Until::Now, "what came before was acknowledged");
         answers.posted();
-        answers.handed_out(MUCH + 1);
+        answers.handed_out(1, MUCH + 1, Time::ZERO);
         assert_eq!(answers.until_then(), Until::NoAnswer, "in one message");
+    }
+
+    /// Of 2,000 rounds that take so long, in microseconds, when acknowledgements wait and when they do not: how many do not.
+    fn rounds_without_waiting(waiting: u64, not: u64) -> usize {
+        let (answers, mut now) = (talkative(), Time::ZERO);
+        let mut round = || {
+            // Two packets of a message.
+            answers.handed_out(2, 16 << 10, now);
+            let waits = answers.until_then() != Until::NoAnswer;
+            answers.posted();
+            now += Span::from_micros(if waits { waiting } else { not });
+            waits
+        };
+        (0..2000).filter(|_| !round()).count()
+    }
+
+    #[test]
+    fn programs_that_exchange_messages_are_not_made_to_take_turns() {
+        assert!(rounds_without_waiting(23, 17) > 1000);
+        assert!(rounds_without_waiting(11, 14) < 500);
     }
 }

@@ -19,6 +19,7 @@ pub mod options;
 mod patience;
 pub mod status;
 mod thread;
+mod trial;
 mod unit;
 
 pub use memory::{HostMem, RawRegion};

@@ -176,7 +176,7 @@ impl Pu {
         let received = completions.iter().filter(|c| c.opcode.is_recv());
         let (count, bytes) = received.fold((0, 0u32), |(n, bytes), c| (n + 1, bytes.saturating_add(c.byte_len)));
         if count > 0 {
-            self.answers.handed_out(bytes);
+            self.answers.handed_out(count as u32, bytes, engine.now);
             if self.company.handed_out(count) {
                 self.speak_now(engine);
             }
