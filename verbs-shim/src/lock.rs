@@ -33,9 +33,9 @@ pub struct RawMutex {
     streak: AtomicU32,
 }
 
-/// A thread that has taken the lock so often in a row becomes its owner. What an end of that costs, a system call and interrupts
-/// of other cores (up to 5 us), is then small beside what was saved.
-const STREAK: u32 = 1000;
+/// A thread that has taken the lock so often in a row becomes its owner. What an end of that costs, a system call that interrupts
+/// other cores (10 us), is then small beside what was saved.
+const STREAK: u32 = 10_000;
 
 impl RawMutex {
     /// Enters if this thread is the owner and is not inside already.
@@ -159,6 +159,12 @@ fn wait(tries: u32) {
         100..110 => std::thread::yield_now(),
         _ => std::thread::sleep(Duration::from_micros(50)),
     }
+}
+
+/// Asks the system for the barrier, once. It may take milliseconds where the process has several threads already; if nobody did it
+/// before, the first thread that might become an owner does.
+pub fn prepare() {
+    LazyLock::force(&HAS_BARRIER);
 }
 
 /// Whether [`barrier`] can be had.

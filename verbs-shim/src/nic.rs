@@ -19,6 +19,7 @@ use srd_xdp::{DriverChoice, XdpOptions};
 use crate::bind::{self, Opened};
 use crate::common::{Common, Pairs};
 use crate::counters::{Identity, Publisher};
+use crate::lock;
 use crate::memory::{HostMem, RawRegion};
 use crate::unit::{Pu, counters, spawn, turn, turn_all};
 
@@ -169,6 +170,7 @@ impl Nic {
     fn of(config: NicConfig, opened: Vec<Opened>, sink: Box<dyn NicSink>) -> Result<Nic, OpenError> {
         let local = opened[0].0.local_addr();
         let gid = Gid::with_units(local, config.units)?;
+        lock::prepare();
         let publisher = config.counters.as_ref().and_then(|dir| {
             Publisher::new(dir, Identity::from(&config), local)
                 .inspect_err(|e| tracing::warn!("counters are not published in {}: {e}", dir.display()))
