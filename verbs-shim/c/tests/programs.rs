@@ -99,7 +99,7 @@ fn several_processing_units_make_no_difference() {
     assert_eq!(bench.left(), Vec::<String>::new(), "left behind");
 }
 
-/// The clock fails, as no clock does, and the standard library panics for it: the program gets an error number.
+/// The clock fails, as no clock does, and the card panics for it: the program gets an error number.
 #[test]
 fn a_panic_ends_at_the_c_interface() {
     let bench = Bench::new();
