@@ -9,7 +9,7 @@
 //! Two programs that send to each other and wait for both messages look the same as two that take turns, but wait for
 //! acknowledgements, too: if these wait for the next message, then they do take turns. Only trying tells which it is.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use srd_core::Time;
 
@@ -43,8 +43,7 @@ pub(crate) struct Answers {
     unanswered: AtomicU32,
     /// How much it is in the habit of answering, up to [`HABIT`].
     habit: AtomicU32,
-    /// Acknowledgements do not wait, habit or not: what the trial says.
-    never: AtomicBool,
+    /// Whether acknowledgements had better not wait, habit or not.
     trial: Mutex<Trial>,
 }
 
@@ -52,9 +51,7 @@ impl Answers {
     /// So many receives of so many bytes were handed out by now.
     #[inline]
     pub(crate) fn handed_out(&self, receives: u32, bytes: u32, now: Time) {
-        let mut trial = self.trial.lock();
-        trial.advance(receives, now);
-        self.never.store(trial.is_other(), Ordering::Relaxed);
+        self.trial.lock().advance(receives, now);
         let unanswered = self.unanswered.load(Ordering::Relaxed).saturating_add(bytes);
         self.unanswered.store(unanswered, Ordering::Relaxed);
         self.left.store(if unanswered > MUCH { 0 } else { TURNS }, Ordering::Relaxed);
@@ -78,7 +75,7 @@ impl Answers {
         if left == 1 {
             self.habit.store(habit.saturating_sub(1), Ordering::Relaxed);
         }
-        let waits = habit > 0 && !self.never.load(Ordering::Relaxed);
+        let waits = left > 0 && habit > 0 && !self.trial.lock().is_other();
         match left {
             2..TURNS if waits => Until::Soon,
             TURNS if waits => Until::Now,
