@@ -12,7 +12,7 @@ use srd_core::card::{CardEvent, CqId, QpInit};
 
 use crate::counters::Publisher;
 use crate::nic::{NicCounters, NicSink};
-use crate::patience::Poller;
+use crate::poller::Poller;
 
 /// See the module documentation.
 pub(crate) struct Common {

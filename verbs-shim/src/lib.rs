@@ -17,6 +17,7 @@ mod memory;
 mod nic;
 pub mod options;
 mod patience;
+mod poller;
 pub mod status;
 mod thread;
 mod trial;

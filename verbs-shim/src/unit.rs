@@ -141,7 +141,7 @@ impl Pu {
         if moved {
             self.patience.begin();
         }
-        (ready, !moved && self.patience.is_over(&self.common.poller, now))
+        (ready, !moved && self.patience.is_over(now) && self.common.poller.spins_alone(now))
     }
 
     #[inline]

@@ -15,8 +15,8 @@ const ALWAYS: [(Place, Network); 5] = [
 pub(super) fn cases() -> Vec<Case> {
     let mpi = |client, ranks, options: &str, program: &str| {
         let job = Job::Mpi { ranks, options: options.to_owned(), program: program.to_owned() };
-        // UCX over UD takes datagrams that were overtaken for lost and waits for its timeouts: 8 ranks on two cores need
-        // two minutes.
+        // UCX over UD takes datagrams that were overtaken for lost and waits for its timeouts: that takes half a minute, and
+        // longer on a busy machine.
         Case::new(client, job).datagrams(50).limit(300).verdict(said_ok)
     };
     // One-sided goes through btl ofi, so that it is not shared memory or TCP.
