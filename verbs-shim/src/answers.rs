@@ -9,11 +9,8 @@
 //! Two programs that send to each other and wait for both messages look the same as two that take turns, but wait for
 //! acknowledgements, too: if these wait for the next message, then they do take turns. Only trying tells which it is.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use srd_core::Time;
 
-use crate::lock::Mutex;
 use crate::trial::Trial;
 
 /// Turns in vain, after receives were handed out, in which an answer is prompt. A turn takes about a microsecond.
@@ -34,53 +31,52 @@ pub(crate) enum Until {
     NoAnswer,
 }
 
-/// How a program answers. Used under the lock of its card only.
+/// How a program answers.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     /// Turns that are left for a prompt answer to what was handed out last.
-    left: AtomicU32,
+    left: u32,
     /// Bytes that were handed out since the program posted, or since nothing was waited for.
-    unanswered: AtomicU32,
+    unanswered: u32,
     /// How much it is in the habit of answering, up to [`HABIT`].
-    habit: AtomicU32,
+    habit: u32,
     /// Whether acknowledgements had better not wait, habit or not.
-    trial: Mutex<Trial>,
+    trial: Trial,
 }
 
 impl Answers {
     /// So many receives of so many bytes were handed out by now.
     #[inline]
-    pub(crate) fn handed_out(&self, receives: u32, bytes: u32, now: Time) {
-        self.trial.lock().advance(receives, now);
-        let unanswered = self.unanswered.load(Ordering::Relaxed).saturating_add(bytes);
-        self.unanswered.store(unanswered, Ordering::Relaxed);
-        self.left.store(if unanswered > MUCH { 0 } else { TURNS }, Ordering::Relaxed);
+    pub(crate) fn handed_out(&mut self, receives: u32, bytes: u32, now: Time) {
+        self.trial.advance(receives, now);
+        self.unanswered = self.unanswered.saturating_add(bytes);
+        self.left = if self.unanswered > MUCH { 0 } else { TURNS };
     }
 
     /// The program posted sends.
     #[inline]
-    pub(crate) fn posted(&self) {
-        self.unanswered.store(0, Ordering::Relaxed);
-        if self.left.load(Ordering::Relaxed) > 0 {
-            self.left.store(0, Ordering::Relaxed);
-            self.habit.store(HABIT.min(self.habit.load(Ordering::Relaxed) + 2), Ordering::Relaxed);
+    pub(crate) fn posted(&mut self) {
+        self.unanswered = 0;
+        if self.left > 0 {
+            self.left = 0;
+            self.habit = HABIT.min(self.habit + 2);
         }
     }
 
     /// The program polled in vain. Says what to do before it answers.
     #[inline]
-    pub(crate) fn until_then(&self) -> Until {
-        let (left, habit) = (self.left.load(Ordering::Relaxed), self.habit.load(Ordering::Relaxed));
-        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+    pub(crate) fn until_then(&mut self) -> Until {
+        let left = self.left;
+        let waits = left > 0 && self.habit > 0 && !self.trial.is_other();
+        self.left = left.saturating_sub(1);
         if left == 1 {
-            self.habit.store(habit.saturating_sub(1), Ordering::Relaxed);
+            self.habit = self.habit.saturating_sub(1);
         }
-        let waits = left > 0 && habit > 0 && !self.trial.lock().is_other();
         match left {
             2..TURNS if waits => Until::Soon,
             TURNS if waits => Until::Now,
             _ => {
-                self.unanswered.store(0, Ordering::Relaxed);
+                self.unanswered = 0;
                 Until::NoAnswer
             }
         }
@@ -94,15 +90,15 @@ mod tests {
     use super::*;
 
     /// Receives, and polls in vain until nothing is waited for; says how often.
-    fn receive_only(answers: &Answers) -> usize {
+    fn receive_only(answers: &mut Answers) -> usize {
         answers.handed_out(1, 1, Time::ZERO);
         (0..100).filter(|_| answers.until_then() != Until::NoAnswer).count()
     }
 
     #[test]
     fn only_programs_that_answer_are_waited_for() {
-        let answers = Answers::default();
-        assert_eq!(receive_only(&answers), 0, "nothing is known of it");
+        let mut answers = Answers::default();
+        assert_eq!(receive_only(&mut answers), 0, "nothing is known of it");
         answers.handed_out(1, 1, Time::ZERO);
         assert_eq!(answers.until_then(), Until::NoAnswer);
         answers.posted();
@@ -115,12 +111,12 @@ mod tests {
 
     #[test]
     fn a_program_that_ceases_to_answer_is_soon_no_longer_waited_for() {
-        let answers = Answers::default();
+        let mut answers = Answers::default();
         for _ in 0..100 {
             answers.handed_out(1, 1, Time::ZERO);
             answers.posted();
         }
-        let waited: Vec<_> = (0..2 * HABIT).map(|_| receive_only(&answers)).collect();
+        let waited: Vec<_> = (0..2 * HABIT).map(|_| receive_only(&mut answers)).collect();
         assert!(waited[0] > 0 && waited[0] < TURNS as usize);
         assert_eq!(waited.iter().filter(|&&turns| turns > 0).count(), HABIT as usize);
         assert_eq!(waited.last(), Some(&0));
@@ -128,16 +124,16 @@ mod tests {
 
     #[test]
     fn sends_that_answer_nothing_are_no_habit() {
-        let answers = Answers::default();
+        let mut answers = Answers::default();
         (0..100).for_each(|_| answers.posted());
-        assert_eq!(receive_only(&answers), 0);
+        assert_eq!(receive_only(&mut answers), 0);
         (0..100).for_each(|_| answers.posted());
-        assert_eq!(receive_only(&answers), 0, "they came too late");
+        assert_eq!(receive_only(&mut answers), 0, "they came too late");
     }
 
     /// A program that always answered.
     fn talkative() -> Answers {
-        let answers = Answers::default();
+        let mut answers = Answers::default();
         for _ in 0..HABIT {
             answers.handed_out(1, 1, Time::ZERO);
             answers.posted();
@@ -147,7 +143,7 @@ mod tests {
 
     #[test]
     fn much_data_is_acknowledged_at_once() {
-        let answers = talkative();
+        let mut answers = talkative();
         (0..4).for_each(|_| answers.handed_out(1, MUCH / 4, Time::ZERO));
         assert_eq!(answers.until_then(), Until::Now);
         answers.handed_out(1, 1, Time::ZERO);
@@ -161,7 +157,7 @@ mod tests {
 
     /// Of 2,000 rounds that take so long, in microseconds, when acknowledgements wait and when they do not: how many do not.
     fn rounds_without_waiting(waiting: u64, not: u64) -> usize {
-        let (answers, mut now) = (talkative(), Time::ZERO);
+        let (mut answers, mut now) = (talkative(), Time::ZERO);
         let mut round = || {
             // Two packets of a message.
             answers.handed_out(2, 16 << 10, now);

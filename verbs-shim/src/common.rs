@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use srd_core::card::{CardEvent, CqId, QpInit};
 
 use crate::counters::Publisher;
@@ -135,7 +135,7 @@ impl Common {
 
     /// Publishes the counters of a processing unit, with what the others told last.
     pub(crate) fn tell_counters(&self, unit: usize, counters: &NicCounters) {
-        let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.counters.lock();
         all.units[unit] = *counters;
         let mut sum = NicCounters::default();
         all.units.iter().for_each(|unit| sum.add(unit));

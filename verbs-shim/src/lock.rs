@@ -19,6 +19,9 @@ pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 /// What [`Mutex::lock`] returns.
 pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
 
+/// A guard of a part of what the mutex has.
+pub type MappedMutexGuard<'a, T> = lock_api::MappedMutexGuard<'a, RawMutex, T>;
+
 /// The lock itself. Not re-entrant.
 pub struct RawMutex {
     /// The thread that may enter by `inside` alone; 0 for none. Written with `shared` held.

@@ -4,10 +4,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use srd_core::card::{
     Access, Card, CardError, CardEvent, CardOptions, Completion, CqId, DeviceCounters, Gid, GidError, MrKeys, PdId,
     PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Unit,
@@ -224,7 +225,7 @@ impl Nic {
 
     /// A command to the processing unit that has a queue pair.
     fn command<T>(&self, qpn: u16, run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>) -> Result<T, CardError> {
-        let _pairs = self.pairs();
+        let _pairs = self.pairs.lock();
         self.unit(qpn).command(run).inspect_err(|error| self.refused(*error))
     }
 
@@ -234,7 +235,7 @@ impl Nic {
         run: impl Fn(&mut CardEngine) -> Result<T, CardError>,
         undo: impl Fn(&mut CardEngine, T) -> Result<(), CardError>,
     ) -> Result<T, CardError> {
-        let _pairs = self.pairs();
+        let _pairs = self.pairs.lock();
         let (first, others) = self.units.split_first().expect("a card has a unit");
         let done = first.command(&run).inspect_err(|error| self.refused(*error))?;
         for (k, unit) in others.iter().enumerate() {
@@ -252,11 +253,6 @@ impl Nic {
             }
         }
         Ok(done)
-    }
-
-    /// The lock of commands.
-    fn pairs(&self) -> MutexGuard<'_, Pairs> {
-        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused(&self, error: CardError) {
@@ -369,7 +365,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn create_qp(&self, init: QpInit) -> Result<u16, CardError> {
-        let mut pairs = self.pairs();
+        let mut pairs = self.pairs.lock();
         let home = pairs.emptiest_unit(self.units.len());
         let qpn = self.units[home].command(|e| e.upper.create_qp(init)).inspect_err(|error| self.refused(*error))?;
         for unit in self.others(home) {
@@ -405,7 +401,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn destroy_qp(&self, qpn: u16) -> Result<(), CardError> {
-        let mut pairs = self.pairs();
+        let mut pairs = self.pairs.lock();
         let destroy = |e: &mut CardEngine| {
             e.upper.destroy_qp(&mut e.endpoint, qpn)?;
             turn(e);
@@ -437,12 +433,7 @@ impl Nic {
     /// As there.
     #[inline]
     pub fn post_send(&self, qpn: u16, wrs: &[SendWr<'_>]) -> (usize, Result<(), CardError>) {
-        let unit = self.unit(qpn);
-        let engine = &mut *unit.lock();
-        let now = unit.recent(engine);
-        let outcome = engine.upper.post_send(&mut engine.endpoint, now, qpn, wrs);
-        unit.doorbell(engine, wrs.len());
-        outcome
+        self.unit(qpn).post(wrs.len(), |e, now| e.upper.post_send(&mut e.endpoint, now, qpn, wrs))
     }
 
     /// Posts all of the sends or none, see [`Card::post_send_all`].
@@ -451,12 +442,7 @@ impl Nic {
     /// As there.
     #[inline]
     pub fn post_send_all(&self, qpn: u16, wrs: &[SendWr<'_>]) -> Result<(), CardError> {
-        let unit = self.unit(qpn);
-        let engine = &mut *unit.lock();
-        let now = unit.recent(engine);
-        let outcome = engine.upper.post_send_all(&mut engine.endpoint, now, qpn, wrs);
-        unit.doorbell(engine, wrs.len());
-        outcome
+        self.unit(qpn).post(wrs.len(), |e, now| e.upper.post_send_all(&mut e.endpoint, now, qpn, wrs))
     }
 
     /// Posts a receive buffer, see [`Card::post_recv`].

@@ -54,10 +54,10 @@ impl Shift {
         })
     }
 
-    /// The program drove a turn.
+    /// The program drove a turn. Called with the lock of the card.
     #[inline]
     pub(crate) fn drove(&self) {
-        self.turns.fetch_add(1, Ordering::Relaxed);
+        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// There is something to do; whoever drives shall do it. Called with the lock of the card, under which the thread
@@ -147,7 +147,7 @@ pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
     // Whoever polls hears of it, too.
     let cores_are_scarce = || {
         let scarce = cores.are_scarce();
-        pu.patience.note_cores(scarce);
+        pu.cores_are_scarce.store(scarce, Ordering::Relaxed);
         scarce
     };
     while !shift.stop.load(Ordering::SeqCst) {

@@ -1,6 +1,7 @@
 //! A processing unit of a card: the card of the core, a driver, and the thread that drives both when the program does not.
 
 use std::fmt;
+use std::ops::DerefMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use srd_core::{Driver, Endpoint, Engine, Faulty, Time};
 use crate::answers::{Answers, Until};
 use crate::common::Common;
 use crate::company::Company;
-use crate::lock::{Mutex, MutexGuard};
+use crate::lock::{MappedMutexGuard, Mutex, MutexGuard};
 use crate::memory::HostMem;
 use crate::nic::{BoxedDriver, CardEngine, NicConfig, NicCounters, OpenError};
 use crate::patience::Patience;
@@ -23,13 +24,46 @@ use crate::thread::{self, Shift};
 pub(crate) struct Pu {
     pub(crate) name: String,
     pub(crate) unit: Unit,
-    engine: Mutex<CardEngine>,
+    inside: Mutex<Inside>,
     pub(crate) shift: Shift,
     common: Arc<Common>,
-    pub(crate) patience: Patience,
-    answers: Answers,
+    /// Whether there are fewer cores than want to run, as the thread last saw.
+    pub(crate) cores_are_scarce: AtomicBool,
     unpublished: AtomicBool,
+}
+
+/// What a processing unit has under its lock.
+struct Inside {
+    engine: CardEngine,
+    answers: Answers,
     company: Company,
+    patience: Patience,
+}
+
+impl Inside {
+    /// Sends, as of the last reading of the clock.
+    fn speak(&mut self) -> bool {
+        self.company.leave(self.engine.now);
+        speak(&mut self.engine)
+    }
+
+    fn speak_now(&mut self) {
+        self.engine.now = self.engine.driver.now();
+        self.speak();
+    }
+
+    /// The program has these completions. To what it received it may answer: then the acknowledgement travels with the answer.
+    #[inline]
+    fn handed_out(&mut self, completions: &[Completion]) {
+        let received = completions.iter().filter(|c| c.opcode.is_recv());
+        let (count, bytes) = received.fold((0, 0u32), |(n, bytes), c| (n + 1, bytes.saturating_add(c.byte_len)));
+        if count > 0 {
+            self.answers.handed_out(count as u32, bytes, self.engine.now);
+            if self.company.handed_out(count) {
+                self.speak_now();
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Pu {
@@ -63,24 +97,27 @@ impl Pu {
         Ok(Pu {
             name: config.name.clone(),
             unit,
-            engine: Mutex::new(Engine::new(endpoint, driver, card)),
+            inside: Mutex::new(Inside {
+                engine: Engine::new(endpoint, driver, card),
+                answers: Answers::default(),
+                company: Company::default(),
+                patience: Patience::default(),
+            }),
             shift: Shift::new().map_err(std::io::Error::from)?,
             common: common.clone(),
-            patience: Patience::default(),
-            answers: Answers::default(),
+            cores_are_scarce: AtomicBool::new(false),
             unpublished: AtomicBool::new(true),
-            company: Company::default(),
         })
     }
 
     /// A command, under the lock, and what follows from it. What was posted before it is on its way, as behind a doorbell.
     pub(crate) fn command<T>(&self, run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>) -> Result<T, CardError> {
-        let mut engine = self.lock();
-        if self.company.any() {
-            self.speak_now(&mut engine);
+        let mut inside = self.inside.lock();
+        if inside.company.any() {
+            inside.speak_now();
         }
-        let outcome = run(&mut engine);
-        self.after(&mut engine);
+        let outcome = run(&mut inside.engine);
+        self.after(&mut inside.engine);
         self.shift.kick();
         outcome
     }
@@ -111,87 +148,63 @@ impl Pu {
     /// See [`Nic::poll_cq`](crate::Nic::poll_cq). Returns how many completions there were, and whether nothing has happened for long.
     #[inline]
     pub(crate) fn poll(&self, cq: CqId, out: &mut [Completion]) -> (usize, bool) {
-        let mut engine = self.lock();
-        let ready = engine.upper.poll_many(cq, out);
+        let inside = &mut *self.inside.lock();
+        let ready = inside.engine.upper.poll_many(cq, out);
         if ready > 0 {
-            self.handed_out(&mut engine, &out[..ready]);
-            self.patience.begin();
+            inside.handed_out(&out[..ready]);
+            inside.patience.begin();
             return (ready, false);
         }
-        let silent = match self.answers.until_then() {
+        let silent = match inside.answers.until_then() {
             Until::Now => return (0, false),
             Until::Soon => true,
             Until::NoAnswer => false,
         };
-        let mut moved = hear(&mut engine);
-        let ready = engine.upper.poll_many(cq, out);
+        let mut moved = hear(&mut inside.engine);
+        let ready = inside.engine.upper.poll_many(cq, out);
         if ready > 0 {
-            self.handed_out(&mut engine, &out[..ready]);
+            inside.handed_out(&out[..ready]);
         } else if !silent {
-            moved |= self.speak(&mut engine);
+            moved |= inside.speak();
         }
-        self.after(&mut engine);
-        let moved = moved || ready > 0;
-        if !moved && !silent {
-            engine.upper.anticipate();
-        }
-        let now = engine.now;
-        drop(engine);
+        self.after(&mut inside.engine);
         self.shift.drove();
-        if moved {
-            self.patience.begin();
+        if moved || ready > 0 {
+            inside.patience.begin();
+            return (ready, false);
         }
-        (ready, !moved && self.patience.is_over(now) && self.common.poller.spins_alone(now))
+        if !silent {
+            inside.engine.upper.anticipate();
+        }
+        let now = inside.engine.now;
+        let is_over = inside.patience.is_over(now, self.cores_are_scarce.load(Ordering::Relaxed));
+        (0, is_over && self.common.poller.spins_alone(now))
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, CardEngine> {
-        self.engine.lock()
+    pub(crate) fn lock(&self) -> MappedMutexGuard<'_, CardEngine> {
+        MutexGuard::map(self.inside.lock(), |inside| &mut inside.engine)
     }
 
-    /// The time: that of the last turn, a millisecond or two old while anyone drives the card, and older only until a thread that
-    /// was woken gets a core.
+    /// Posts `new` messages, given the time. Alone, they leave at once; where others are under way they wait for company.
     #[inline]
-    pub(crate) fn recent(&self, engine: &mut CardEngine) -> Time {
+    pub(crate) fn post<T>(&self, new: usize, post: impl FnOnce(&mut CardEngine, Time) -> T) -> T {
+        let inside = &mut *self.inside.lock();
+        let engine = &mut inside.engine;
+        // The time of the last turn is a millisecond or two old while anyone drives the card, and older only until a thread that
+        // was woken gets a core.
         if self.shift.is_asleep() {
             engine.now = engine.driver.now();
         }
-        engine.now
-    }
-
-    /// Sends, as of the last reading of the clock.
-    fn speak(&self, engine: &mut CardEngine) -> bool {
-        self.company.leave(engine.now);
-        speak(engine)
-    }
-
-    fn speak_now(&self, engine: &mut CardEngine) {
-        engine.now = engine.driver.now();
-        self.speak(engine);
-    }
-
-    /// The program has these completions. To what it received it may answer: then the acknowledgement travels with the answer.
-    #[inline]
-    fn handed_out(&self, engine: &mut CardEngine, completions: &[Completion]) {
-        let received = completions.iter().filter(|c| c.opcode.is_recv());
-        let (count, bytes) = received.fold((0, 0u32), |(n, bytes), c| (n + 1, bytes.saturating_add(c.byte_len)));
-        if count > 0 {
-            self.answers.handed_out(count as u32, bytes, engine.now);
-            if self.company.handed_out(count) {
-                self.speak_now(engine);
-            }
-        }
-    }
-
-    /// `new` messages were posted. Alone, they leave at once; where others are under way they wait for company.
-    #[inline]
-    pub(crate) fn doorbell(&self, engine: &mut CardEngine, new: usize) {
-        self.answers.posted();
-        self.patience.begin();
-        if engine.upper.in_flight() <= new || self.company.posted(new, || engine.driver.now()) {
-            self.speak_now(engine);
+        let now = engine.now;
+        let outcome = post(engine, now);
+        inside.answers.posted();
+        inside.patience.begin();
+        if engine.upper.in_flight() <= new || inside.company.posted(new, || engine.driver.now()) {
+            inside.speak_now();
         }
         self.shift.kick();
+        outcome
     }
 
     /// Tells what happened in a turn or a command.
@@ -233,10 +246,11 @@ impl Pu {
     /// The thread drives a turn. Returns how long it may sleep: zero if more is to do, `None` inside for ever; the outer
     /// `None` if the card cannot be driven any more.
     pub(crate) fn drive(&self) -> Option<Option<Duration>> {
-        let mut engine = self.lock();
-        let heard = hear(&mut engine);
-        let moved = self.speak(&mut engine) || heard;
-        self.after(&mut engine);
+        let inside = &mut *self.inside.lock();
+        let heard = hear(&mut inside.engine);
+        let moved = inside.speak() || heard;
+        let engine = &mut inside.engine;
+        self.after(engine);
         if moved {
             return Some(Some(Duration::ZERO));
         }
@@ -285,7 +299,7 @@ pub(crate) fn turn(engine: &mut CardEngine) -> bool {
 }
 
 /// One turn of each.
-pub(crate) fn turn_all(engines: &mut [MutexGuard<'_, CardEngine>]) -> bool {
+pub(crate) fn turn_all(engines: &mut [impl DerefMut<Target = CardEngine>]) -> bool {
     let mut moved = false;
     for engine in engines {
         moved |= turn(engine);

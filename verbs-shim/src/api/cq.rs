@@ -5,19 +5,21 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
+use parking_lot::Mutex;
 use slab::Slab;
 use srd_core::card::{self, CardError, CqId, GRH_LEN, Gid, Opcode, QpType, Status};
 
 use super::buf::Buf;
 use super::device::{AddressHandle, DeviceInner};
+use crate::lock;
 
 /// Names a work request that was posted. There is no order between them: requests complete in any.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -100,7 +102,7 @@ impl Notify {
     pub(super) fn tell(&self) {
         // It can only fail when it is full, and then it is readable.
         let _ = self.event.write(1);
-        let wakers = std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
+        let wakers = std::mem::take(&mut *self.wakers.lock());
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -125,13 +127,13 @@ pub(super) struct CqInner {
     device: Arc<DeviceInner>,
     pub(super) id: CqId,
     pub(super) depth: u32,
-    inner: Mutex<Inner>,
+    inner: lock::Mutex<Inner>,
     notify: Arc<Notify>,
 }
 
 impl CqInner {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> lock::MutexGuard<'_, Inner> {
+        self.inner.lock()
     }
 
     /// A queue pair is gone, and with it all of its requests.
@@ -168,7 +170,7 @@ impl CompletionQueue {
         let notify = Arc::new(Notify { event, wakers: Mutex::default(), overrun: AtomicBool::new(false) });
         device.notifies.add(id, notify.clone());
         let depth = device.nic.cq_depth(id) as u32;
-        let inner = CqInner { device: device.clone(), id, depth, inner: Mutex::default(), notify };
+        let inner = CqInner { device: device.clone(), id, depth, inner: lock::Mutex::default(), notify };
         Ok(CompletionQueue { inner: Arc::new(inner) })
     }
 
@@ -298,7 +300,7 @@ impl Future for Next<'_> {
                 return Poll::Ready(done);
             }
             let wakers = &self.cq.inner.notify.wakers;
-            let mut wakers = wakers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut wakers = wakers.lock();
             if !wakers.iter().any(|w| w.will_wake(context.waker())) {
                 wakers.push(context.waker().clone());
             }

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use srd_core::card::{CardError, CardEvent, CqId, Gid, PdId};
 
 use super::buf::{Buf, Window};
@@ -29,15 +30,15 @@ pub(super) struct Registry(Mutex<Vec<(CqId, Arc<Notify>)>>);
 
 impl Registry {
     pub(super) fn add(&self, cq: CqId, notify: Arc<Notify>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((cq, notify));
+        self.0.lock().push((cq, notify));
     }
 
     pub(super) fn remove(&self, cq: CqId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|n| n.0 != cq);
+        self.0.lock().retain(|n| n.0 != cq);
     }
 
     fn find(&self, cq: CqId) -> Option<Arc<Notify>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         all.iter().find(|n| n.0 == cq).map(|n| n.1.clone())
     }
 }
