@@ -7,6 +7,7 @@
 mod answers;
 pub mod api;
 mod bind;
+pub mod cancel;
 mod common;
 mod company;
 mod cores;

@@ -14,6 +14,8 @@ use std::time::Duration;
 use nix::libc;
 use parking_lot::lock_api::{self, GuardNoSend};
 
+use crate::cancel::NoCancel;
+
 /// A mutex over [`RawMutex`].
 pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 /// What [`Mutex::lock`] returns.
@@ -161,7 +163,10 @@ fn wait(tries: u32) {
     match tries {
         0..100 => std::hint::spin_loop(),
         100..110 => std::thread::yield_now(),
-        _ => std::thread::sleep(Duration::from_micros(50)),
+        _ => {
+            let _whole = NoCancel::begin();
+            std::thread::sleep(Duration::from_micros(50));
+        }
     }
 }
 
@@ -178,6 +183,7 @@ static HAS_BARRIER: LazyLock<bool> = LazyLock::new(|| membarrier(libc::MEMBARRIE
 #[cold]
 fn barrier() {
     if !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+        let _whole = NoCancel::begin();
         // It was there, and somebody has forbidden it since. No processor keeps a store to itself for that long.
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -20,7 +20,7 @@ use srd_xdp::{DriverChoice, XdpOptions};
 use crate::bind::{self, Opened};
 use crate::common::{Common, Pairs};
 use crate::counters::{Identity, Publisher};
-use crate::lock;
+use crate::lock::{self, MappedMutexGuard};
 use crate::memory::{HostMem, RawRegion};
 use crate::unit::{Pu, counters, spawn, turn, turn_all};
 
@@ -515,36 +515,63 @@ impl Nic {
     }
 }
 
+impl Nic {
+    /// Sends what is owed to peers and says good-bye to them, for a process that ends without closing the card. Nothing can be
+    /// done with it afterwards. Gives up after a while, since a thread that holds a lock may wait for the caller.
+    pub fn farewell(&self) {
+        let began = Instant::now();
+        let mut engines = Vec::with_capacity(self.units.len());
+        for unit in &self.units {
+            let engine = loop {
+                match unit.try_lock() {
+                    Some(engine) => break engine,
+                    None if began.elapsed() < LINGER_MAX => std::thread::sleep(Duration::from_micros(100)),
+                    None => return,
+                }
+            };
+            engines.push(engine);
+        }
+        self.leave(&mut engines);
+    }
+
+    /// Answers what still comes in for a moment, sends datagrams that count as sent, and says good-bye to all peers. Of all
+    /// processing units together, since they may be each other's peers.
+    fn leave(&self, engines: &mut [MappedMutexGuard<'_, CardEngine>]) {
+        let began = Instant::now();
+        let mut quiet = began;
+        // Whoever never met anybody owes nobody an answer.
+        let has_met = engines.iter().any(|e| e.endpoint.peers().next().is_some());
+        while has_met && began.elapsed() < LINGER_MAX {
+            if turn_all(engines) {
+                quiet = Instant::now();
+            }
+            if quiet.elapsed() >= LINGER_QUIET && !engines.iter().any(|e| e.upper.owes_datagrams()) {
+                break;
+            }
+        }
+        for engine in &mut *engines {
+            let CardEngine { endpoint, driver, upper, .. } = &mut **engine;
+            endpoint.abort(driver.now(), upper);
+        }
+        let began = Instant::now();
+        while !engines.iter().all(|e| e.endpoint.is_closed()) && began.elapsed() < LINGER_MAX {
+            turn_all(engines);
+        }
+        for (unit, engine) in self.units.iter().zip(engines) {
+            self.common.tell_counters(unit.unit.index().into(), &counters(engine));
+        }
+    }
+}
+
 impl Drop for Nic {
-    /// Answers what still comes in for a moment, says good-bye to all peers and ends the thread.
     fn drop(&mut self) {
         self.units.iter().for_each(|unit| unit.shift.stop());
         for thread in self.threads.drain(..) {
             // It ended by a panic, which has been reported.
             let _ = thread.join();
         }
-        // Together, since they may be each other's peers.
         let mut engines: Vec<_> = self.units.iter().map(|unit| unit.lock()).collect();
-        let began = Instant::now();
-        let mut quiet = began;
-        // Whoever never met anybody owes nobody an answer.
-        let has_met = engines.iter().any(|e| e.endpoint.peers().next().is_some());
-        while has_met && quiet.elapsed() < LINGER_QUIET && began.elapsed() < LINGER_MAX {
-            if turn_all(&mut engines) {
-                quiet = Instant::now();
-            }
-        }
-        for engine in &mut engines {
-            let CardEngine { endpoint, driver, upper, .. } = &mut **engine;
-            endpoint.abort(driver.now(), upper);
-        }
-        let began = Instant::now();
-        while !engines.iter().all(|e| e.endpoint.is_closed()) && began.elapsed() < LINGER_MAX {
-            turn_all(&mut engines);
-        }
-        for (unit, engine) in self.units.iter().zip(&engines) {
-            self.common.tell_counters(unit.unit.index().into(), &counters(engine));
-        }
+        self.leave(&mut engines);
     }
 }
 

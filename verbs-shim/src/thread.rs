@@ -14,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
+use crate::cancel::NoCancel;
 use crate::cores::Cores;
 use crate::unit::Pu;
 
@@ -97,6 +98,7 @@ impl Shift {
 
     #[cold]
     fn signal(&self) {
+        let _whole = NoCancel::begin();
         // It can only fail when it is full, and then it is signalled.
         let _ = self.event.write(1);
     }

@@ -12,6 +12,7 @@ use srd_core::card::{Card, CardError, Completion, CqId, Gid, Trouble, Unit};
 use srd_core::{Driver, Endpoint, Engine, Faulty, Time};
 
 use crate::answers::{Answers, Until};
+use crate::cancel::NoCancel;
 use crate::common::Common;
 use crate::company::Company;
 use crate::lock::{MappedMutexGuard, Mutex, MutexGuard};
@@ -186,6 +187,11 @@ impl Pu {
         MutexGuard::map(self.inside.lock(), |inside| &mut inside.engine)
     }
 
+    /// The same, unless somebody else has it.
+    pub(crate) fn try_lock(&self) -> Option<MappedMutexGuard<'_, CardEngine>> {
+        Some(MutexGuard::map(self.inside.try_lock()?, |inside| &mut inside.engine))
+    }
+
     /// Posts `new` messages, given the time. Alone, they leave at once; where others are under way they wait for company.
     #[inline]
     pub(crate) fn post<T>(&self, new: usize, post: impl FnOnce(&mut CardEngine, Time) -> T) -> T {
@@ -223,6 +229,7 @@ impl Pu {
     /// One line for each error completion: what, why, who, and on which paths.
     #[cold]
     fn log(&self, trouble: &Trouble, engine: &CardEngine) {
+        let _whole = NoCancel::begin();
         let info = trouble.status.info();
         let addr = trouble.gid.addr().map_or_else(|| "unknown".to_owned(), |a| a.to_string());
         let paths = trouble.peer.map_or_else(String::new, |peer| {

@@ -37,6 +37,7 @@ tests! {{
     refused_requests_return_their_buffers
     a_receiver_that_is_not_ready_and_one_that_is_too_short
     completion_queues_have_room_for_all_that_can_complete
+    completion_queues_of_other_devices_are_refused
     everything_may_go_in_any_order
     datagrams_show_their_payload_only
     unsolicited_writes_take_no_receive
@@ -184,6 +185,15 @@ fn completion_queues_have_room_for_all_that_can_complete(units: [u16; 2]) {
     pd.srd(&more).depth(64, 1).build().unwrap_err();
     drop((first, second));
     pd.srd(&more).depth(32, 64).recv_cq(&cq).build().unwrap();
+}
+
+/// Both cards have a queue of that number.
+fn completion_queues_of_other_devices_are_refused(units: [u16; 2]) {
+    let [a, b] = units.map(side);
+    for wrong in [a.pd.srd(&b.cq), a.pd.srd(&b.cq).recv_cq(&a.cq), a.pd.srd(&a.cq).recv_cq(&b.cq)] {
+        assert!(wrong.build().unwrap_err().to_string().contains("of another device"));
+    }
+    assert!(a.pd.ud(&b.cq).build().is_err());
 }
 
 fn everything_may_go_in_any_order(units: [u16; 2]) {

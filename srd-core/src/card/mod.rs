@@ -409,6 +409,11 @@ impl<M: HostMemory> Card<M> {
         self.outs.len()
     }
 
+    /// Whether datagrams that were reported as sent are under way still.
+    pub fn owes_datagrams(&self) -> bool {
+        self.done_datagrams > 0
+    }
+
     /// The next event.
     pub fn poll_event(&mut self) -> Option<CardEvent> {
         self.events.pop_front()

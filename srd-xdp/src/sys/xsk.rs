@@ -188,17 +188,10 @@ impl Xsk {
 
     /// Lets the driver of the device look at the fill ring.
     fn wake_receive(&self) {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // Not by `recvfrom`, where the thread can be cancelled (pthreads(7)).
         // SAFETY: a buffer of length 0 is not accessed.
-        unsafe {
-            libc::recvfrom(
-                self.fd.as_raw_fd(),
-                std::ptr::null_mut(),
-                0,
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-            )
-        };
+        unsafe { libc::syscall(libc::SYS_recvfrom, self.fd.as_raw_fd(), none, 0usize, libc::MSG_DONTWAIT, none, none) };
     }
 
     /// Takes note of what has arrived by now.
@@ -263,9 +256,12 @@ impl Xsk {
     /// # Errors
     /// As [`kick`](Self::kick).
     pub(crate) fn wake_transmit(&self) -> io::Result<()> {
+        let none = std::ptr::null::<libc::c_void>();
+        // Not by `sendto`, where the thread can be cancelled (pthreads(7)).
         // SAFETY: a buffer of length 0 is not accessed, and there is no address.
-        let rc =
-            unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+        let rc = unsafe {
+            libc::syscall(libc::SYS_sendto, self.fd.as_raw_fd(), none, 0usize, libc::MSG_DONTWAIT, none, 0usize)
+        };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 

@@ -3,14 +3,25 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use verbs_shim::cancel::NoCancel;
+
 use crate::errno::{EINVAL, EIO, Errno};
+use crate::event;
 
 /// Defines a function of the C interface and gives it its public name and version.
 macro_rules! export {
-    ($version:literal, $(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+    ($version:literal, $(#[$meta:meta])* fn $($rest:tt)*) => {
+        export!(@ "C", $version, $(#[$meta])* fn $($rest)*);
+    };
+    // In which the thread may be cancelled, and is unwound then.
+    ($version:literal, $(#[$meta:meta])* cancellable fn $($rest:tt)*) => {
+        export!(@ "C-unwind", $version, $(#[$meta])* fn $($rest)*);
+    };
+    (@ $abi:literal, $version:literal, $(#[$meta:meta])*
+        fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
         #[unsafe(export_name = concat!("srd_", stringify!($name)))]
-        pub(crate) unsafe extern "C" fn $name($($arg: $type),*) $(-> $ret)? $body
+        pub(crate) unsafe extern $abi fn $name($($arg: $type),*) $(-> $ret)? $body
 
         std::arch::global_asm!(concat!(
             ".symver srd_", stringify!($name), ", ", stringify!($name), "@@", $version
@@ -19,7 +30,8 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// Runs the body of an entry point. A panic ends here: the program that called us does not know how to unwind.
+/// Runs the body of an entry point. A panic ends here: the program that called us does not know how to unwind. The body makes no
+/// calls in which the thread could be cancelled.
 fn guarded<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,
@@ -31,10 +43,16 @@ fn guarded<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
+/// The same for any body.
+fn guarded_whole<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let _whole = NoCancel::begin();
+    guarded(body)
+}
+
 /// For functions that return a pointer, or null and `errno`.
 #[inline]
 pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
-    guarded(body).unwrap_or_else(|errno| {
+    guarded_whole(body).unwrap_or_else(|errno| {
         errno.set();
         std::ptr::null_mut()
     })
@@ -43,7 +61,18 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T
 /// For functions that return 0 or an error number; `errno` is set too, as libibverbs does.
 #[inline]
 pub(crate) fn code(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    match guarded(body) {
+    code_of(guarded_whole(body))
+}
+
+/// The same for what programs do with each message.
+#[inline]
+pub(crate) fn hot_code(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    code_of(guarded(body))
+}
+
+#[inline]
+fn code_of(result: Result<(), Errno>) -> c_int {
+    match result {
         Ok(()) => 0,
         Err(errno) => {
             errno.set();
@@ -55,22 +84,55 @@ pub(crate) fn code(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
 /// For functions that return a value, or -1 and `errno`.
 #[inline]
 pub(crate) fn minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
-    guarded(body).unwrap_or_else(|errno| {
+    minus_one_of(guarded_whole(body))
+}
+
+/// The same for what programs do with each message.
+#[inline]
+pub(crate) fn hot_minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    minus_one_of(guarded(body))
+}
+
+#[inline]
+fn minus_one_of(result: Result<c_int, Errno>) -> c_int {
+    result.unwrap_or_else(|errno| {
         errno.set();
         -1
     })
 }
 
+/// For functions that return 0, or -1 and `errno`, and that wait: the body says whether it found what was asked for, and is run
+/// again when the descriptor is readable. Only there can the thread be cancelled.
+pub(crate) fn waiting(body: impl Fn() -> Result<Attempt, Errno>) -> c_int {
+    loop {
+        let outcome = match guarded_whole(&body) {
+            Ok(Attempt::Done) => Ok(0),
+            Ok(Attempt::WaitFor(fd)) => match event::wait(fd) {
+                Ok(()) => continue,
+                Err(errno) => Err(errno),
+            },
+            Err(errno) => Err(errno),
+        };
+        return minus_one_of(outcome);
+    }
+}
+
+/// See [`waiting`].
+pub(crate) enum Attempt {
+    Done,
+    WaitFor(c_int),
+}
+
 /// For functions that return a value, or the negative of an error number.
 #[inline]
 pub(crate) fn negative(body: impl FnOnce() -> Result<isize, Errno>) -> isize {
-    guarded(body).unwrap_or_else(|errno| {
+    guarded_whole(body).unwrap_or_else(|errno| {
         errno.set();
         -(errno.0 as isize)
     })
 }
 
-/// For functions that cannot fail.
+/// For functions that cannot fail, and make no calls in which the thread could be cancelled.
 #[inline]
 pub(crate) fn quiet<T>(default: T, body: impl FnOnce() -> T) -> T {
     guarded(|| Ok(body())).unwrap_or(default)

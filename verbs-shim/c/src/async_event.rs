@@ -5,10 +5,11 @@
 
 use std::ffi::c_int;
 
-use crate::abi::{arg, code, export, minus_one, out};
+use crate::abi::{arg, code, export, waiting};
 use crate::bindings::{IBV_EVENT_CQ_ERR, ibv_async_event, ibv_context};
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::errno::EINVAL;
 
 /// A completion queue lost an entry. It is there while the event is in a queue: destroying it drops the event first.
 #[derive(Clone, Copy, Debug)]
@@ -28,17 +29,18 @@ impl Overrun {
 
 export!(
     "IBVERBS_1.1",
-    fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
-        minus_one(|| {
+    cancellable fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+        waiting(|| {
             let context = unsafe { Context::of(context)? };
-            let event = unsafe { out(event)? };
-            let cq = context.events.take(|Overrun(cq)| {
+            if event.is_null() {
+                return Err(EINVAL);
+            }
+            Ok(context.files()?.events.take(|Overrun(cq)| {
                 let cq = unsafe { &*cq };
                 cq.async_event_taken();
-                cq.public()
-            })?;
-            *event = ibv_async_event { element: cq.cast(), event_type: IBV_EVENT_CQ_ERR };
-            Ok(0)
+                let element = cq.public().cast();
+                unsafe { event.write(ibv_async_event { element, event_type: IBV_EVENT_CQ_ERR }) };
+            }))
         })
     }
 );

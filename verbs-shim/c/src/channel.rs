@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
-use crate::abi::{arg, code, export, minus_one, pointer};
+use crate::abi::{arg, code, export, pointer, waiting};
 use crate::bindings::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::context::{Context, Kind};
 use crate::cq::Cq;
@@ -78,21 +78,24 @@ export!(
 
 export!(
     "IBVERBS_1.1",
-    fn ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int {
-        minus_one(|| {
+    cancellable fn ibv_get_cq_event(
+        channel: *mut ibv_comp_channel,
+        cq: *mut *mut ibv_cq,
+        cq_context: *mut *mut c_void,
+    ) -> c_int {
+        waiting(|| {
             let channel = unsafe { Channel::of(channel)? };
             if cq.is_null() || cq_context.is_null() {
                 return Err(EINVAL);
             }
-            channel.events.take(|taken| {
+            Ok(channel.events.take(|taken| {
                 let taken = unsafe { &*taken };
                 taken.event_taken();
                 unsafe {
                     *cq = taken.public().cast();
                     *cq_context = (*taken.public()).cq_context;
                 }
-            })?;
-            Ok(0)
+            }))
         })
     }
 );

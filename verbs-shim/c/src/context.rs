@@ -27,11 +27,18 @@ pub(crate) struct Context {
     generation: AtomicU32,
     card: UnsafeCell<Option<Card>>,
     pub(crate) device: &'static Device,
-    pub(crate) events: EventQueue<Overrun>,
-    _cmd_fd: OwnedFd,
+    /// Gone when it is closed.
+    files: UnsafeCell<Option<Files>>,
     /// What was made in it and still exists.
     pub(crate) objects: Objects,
     public: UnsafeCell<verbs_context>,
+}
+
+/// The descriptors of an open device.
+pub(crate) struct Files {
+    pub(crate) events: EventQueue<Overrun>,
+    /// Nothing is ever read from it; programs expect a descriptor.
+    _cmd_fd: OwnedFd,
 }
 
 const PUBLIC: usize = offset_of!(Context, public) + offset_of!(verbs_context, context);
@@ -65,6 +72,12 @@ impl Context {
         }
         // It is there while the generation is not 0, and taken away by the program's last call only.
         unsafe { (*self.card.get()).as_ref() }.ok_or(EIO)
+    }
+
+    /// Its descriptors. `EIO` if it is closed.
+    pub(crate) fn files(&self) -> Result<&Files, Errno> {
+        // As with the card.
+        unsafe { (*self.files.get()).as_ref() }.ok_or(EIO)
     }
 
     /// Whether it is dead: then objects of it are only forgotten.
@@ -142,7 +155,9 @@ impl NicSink for Outlet {
             CardEvent::CqOverrun(id) => {
                 if let Some(&cq) = self.0.cqs.lock().get(&id.0) {
                     let cq = unsafe { &*cq };
-                    cq.context.events.push(Overrun::of(cq));
+                    if let Ok(files) = cq.context.files() {
+                        files.events.push(Overrun::of(cq));
+                    }
                 }
             }
             // The device tells nobody but the log.
@@ -208,7 +223,6 @@ export!(
         pointer(|| {
             let known = unsafe { resolve(device)? };
             let events = EventQueue::new()?;
-            // Nothing is ever read from it; programs expect a descriptor.
             let cmd_fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
             if cmd_fd < 0 {
                 return Err(Errno::last());
@@ -222,8 +236,7 @@ export!(
                 generation: AtomicU32::new(fork::generation()),
                 card: UnsafeCell::new(Some(card)),
                 device: known,
-                events,
-                _cmd_fd: cmd_fd,
+                files: UnsafeCell::new(Some(Files { events, _cmd_fd: cmd_fd })),
                 objects: Objects::default(),
                 public: UnsafeCell::new(public),
             });
@@ -253,6 +266,7 @@ export!(
             if let Some(card) = card {
                 this.device.release(card);
             }
+            drop(unsafe { (*this.files.get()).take() });
             // Programs that left objects behind may still destroy them: they find a context that is closed.
             if left.is_empty() {
                 drop(unsafe { Box::from_raw(context.byte_sub(PUBLIC).cast::<Context>()) });

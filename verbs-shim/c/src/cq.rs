@@ -1,6 +1,6 @@
 //! Completion queues, and polling them the plain way.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use parking_lot::lock_api::RawMutex as _;
 use verbs_shim::lock::{RawMutex, me};
 use verbs_shim::{Completion, CqId, Opcode, Status};
 
-use crate::abi::{arg, code, export, minus_one, pointer};
+use crate::abi::{arg, code, export, hot_minus_one, pointer};
 use crate::bindings::{
     IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_STANDARD_FLAGS, IBV_WC_WITH_IMM,
     efadv_cq, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc,
@@ -17,7 +17,7 @@ use crate::bindings::{
 use crate::channel::Channel;
 use crate::context::{Context, Kind};
 use crate::cq_ex;
-use crate::errno::{EINVAL, EOPNOTSUPP, Errno};
+use crate::errno::{EINVAL, EIO, EOPNOTSUPP, Errno};
 
 /// A completion queue.
 #[repr(C)]
@@ -56,6 +56,11 @@ impl Batch {
     }
 }
 
+thread_local! {
+    /// The queue in which the last extended poll session of this thread would have been, had there been anything in it.
+    static FAILED: Cell<*const Cq> = const { Cell::new(null()) };
+}
+
 /// An extended poll session.
 pub(crate) struct Session<'a>(&'a Cq);
 
@@ -91,6 +96,10 @@ impl Cq {
     /// in one.
     #[inline]
     pub(crate) fn begin(&self) -> Result<Session<'_>, Errno> {
+        // In a child it may be locked for ever.
+        if self.context.is_dead() {
+            return Err(EIO);
+        }
         let me = me();
         if self.poller.load(Ordering::Relaxed) == me {
             return Err(EINVAL);
@@ -100,14 +109,31 @@ impl Cq {
         Ok(Session(self))
     }
 
-    /// Ends the session of this thread, if there is one.
+    /// Ends the session of this thread, or of another one for which this thread does it: that which polls may be a coroutine,
+    /// which threads take turns to run.
     #[inline]
     pub(crate) fn end(&self) {
-        if self.poller.load(Ordering::Relaxed) == me() {
-            self.poller.store(0, Ordering::Relaxed);
-            // It was locked by `begin` in this thread.
-            unsafe { self.lock.unlock() };
+        match self.poller.load(Ordering::Relaxed) {
+            0 => {}
+            poller if poller == me() || !self.failed_here() => {
+                self.poller.store(0, Ordering::Relaxed);
+                // It was locked by `begin`.
+                unsafe { self.lock.unlock() };
+            }
+            _ => {}
         }
+    }
+
+    /// Whether the last session that this thread tried to begin found nothing: some programs (pyverbs) end those, too.
+    #[cold]
+    fn failed_here(&self) -> bool {
+        FAILED.get() == std::ptr::from_ref(self)
+    }
+
+    /// A session of this thread found something when it began, or nothing.
+    #[inline]
+    pub(crate) fn note_begun(&self, found: bool) {
+        FAILED.set(if found { null() } else { self });
     }
 
     /// Takes the next entry; `false` if there is none.
@@ -142,9 +168,10 @@ impl Cq {
         run()
     }
 
-    /// Forgets what was taken from the card of a queue pair that is gone.
+    /// Forgets what was taken from the card of a queue pair that is gone. In a poll session of this thread the entry that the
+    /// program looks at stays.
     pub(crate) fn forget(&self, qpn: u16) {
-        self.locked(|| {
+        let forget = || {
             let batch = unsafe { &mut *self.batch.get() };
             let mut kept = batch.at;
             for i in batch.at..batch.len {
@@ -154,7 +181,8 @@ impl Cq {
                 }
             }
             batch.len = kept;
-        });
+        };
+        if self.poller.load(Ordering::Relaxed) == me() { forget() } else { self.locked(forget) }
     }
 
     // ---- events
@@ -176,19 +204,20 @@ impl Cq {
 
     /// The program is done with so many completion events.
     pub(crate) fn ack(&self, events: u32) {
-        self.acknowledge(|cq| cq.comp_events_completed = cq.comp_events_completed.wrapping_add(events));
+        self.acknowledge(|cq| unsafe { &raw mut (*cq).comp_events_completed }, events);
     }
 
     /// The program is done with an asynchronous event.
     pub(crate) fn ack_async(&self) {
-        self.acknowledge(|cq| cq.async_events_completed = cq.async_events_completed.wrapping_add(1));
+        self.acknowledge(|cq| unsafe { &raw mut (*cq).async_events_completed }, 1);
     }
 
-    fn acknowledge(&self, count: impl FnOnce(&mut ibv_cq_ex)) {
+    fn acknowledge(&self, counter: impl FnOnce(*mut ibv_cq_ex) -> *mut u32, events: u32) {
         let public = self.public();
+        let counter = counter(public);
         unsafe {
             libc::pthread_mutex_lock(&raw mut (*public).mutex);
-            count(&mut *public);
+            *counter = (*counter).wrapping_add(events);
             libc::pthread_cond_signal(&raw mut (*public).cond);
             libc::pthread_mutex_unlock(&raw mut (*public).mutex);
         }
@@ -292,7 +321,7 @@ export!(
                 card.nic.destroy_cq(this.id)?;
                 card.sink.remove_cq(this.id, this);
                 this.context.objects.remove(Kind::Cq, cq);
-                this.context.events.purge(|event| event.is_of(this));
+                this.context.files()?.events.purge(|event| event.is_of(this));
                 if let Some(channel) = this.channel {
                     channel.purge(this);
                     channel.count(-1);
@@ -352,8 +381,12 @@ fn wc(entry: &Completion) -> ibv_wc {
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wcs: *mut ibv_wc) -> c_int {
-    minus_one(|| {
+    hot_minus_one(|| {
         let cq = unsafe { Cq::of(cq)? };
+        // In a child it may be locked for ever.
+        if cq.context.is_dead() {
+            return Err(EIO);
+        }
         if num_entries < 0 || (wcs.is_null() && num_entries > 0) || cq.poller.load(Ordering::Relaxed) == me() {
             return Err(EINVAL);
         }

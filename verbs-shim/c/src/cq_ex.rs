@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use crate::abi::{arg, code, pointer, quiet};
+use crate::abi::{arg, hot_code, pointer, quiet};
 use crate::bindings::{
     EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID, IBV_WC_EX_WITH_BYTE_LEN, IBV_WC_EX_WITH_DLID_PATH_BITS,
     IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP,
@@ -94,7 +94,7 @@ unsafe fn advance(cq: &Cq) -> Result<(), Errno> {
 #[inline]
 fn unless_empty(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     let mut empty = false;
-    let code = code(|| match body() {
+    let code = hot_code(|| match body() {
         Err(ENOENT) => {
             empty = true;
             Ok(())
@@ -111,7 +111,9 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
             return Err(EINVAL);
         }
         let session = cq.begin()?;
-        unsafe { advance(cq)? };
+        let found = unsafe { advance(cq) };
+        cq.note_begun(found.is_ok());
+        found?;
         // It goes on until the program ends it.
         std::mem::forget(session);
         Ok(())

@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use verbs_shim::Nic;
@@ -42,6 +43,9 @@ pub(crate) struct Card {
 
 // The public part is only written while the table is made.
 unsafe impl Sync for Device {}
+
+/// How long the end of a process waits for a device that is being opened or closed.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 struct Table {
     generation: u32,
@@ -137,6 +141,22 @@ impl Device {
         drop(card);
         if shared.contexts == 0 {
             shared.open = None;
+        }
+    }
+}
+
+/// The process ends. A program that did not close its devices may have taken messages that are not acknowledged yet.
+pub(crate) fn farewell() {
+    let Some(table) = (unsafe { TABLE.load(Ordering::Acquire).as_ref() }) else { return };
+    if table.generation != fork::generation() {
+        return;
+    }
+    for device in &table.devices {
+        // Another thread may have it for ever.
+        if let Some(shared) = device.card.try_lock_for(PATIENCE)
+            && let Some(card) = &shared.open
+        {
+            card.nic.farewell();
         }
     }
 }

@@ -1,32 +1,37 @@
 //! Events that programs wait for on a file descriptor.
 
 use std::collections::VecDeque;
-use std::ffi::c_int;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use parking_lot::Mutex;
+use verbs_shim::cancel::NoCancel;
 
-use crate::errno::{EAGAIN, Errno};
+use crate::abi::Attempt;
+use crate::errno::Errno;
 
-/// A queue of events with a file descriptor that is readable exactly while the queue is not empty.
+/// A queue of events with a file descriptor that is readable exactly while the queue is not empty, and becomes so anew with
+/// each event, for those who wait for edges (epoll(7)).
 ///
 /// Who takes an event waits for as long as the flags of the descriptor say, which belong to the program: `O_NONBLOCK` or not.
+/// It is a socket, because there one can wait without taking anything, and the system resumes that after a signal if the
+/// program wants it to (`SA_RESTART`, signal(7)).
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
+    /// What is written here can be read there.
+    far: OwnedFd,
     events: Mutex<VecDeque<T>>,
 }
+
+const SILENT: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 impl<T> EventQueue<T> {
     /// An empty queue.
     pub(crate) fn new() -> Result<EventQueue<T>, Errno> {
-        // SAFETY: no memory is passed.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: it was just made, and belongs to nobody else.
-        Ok(EventQueue { fd: unsafe { OwnedFd::from_raw_fd(fd) }, events: Mutex::new(VecDeque::new()) })
+        let (near, far) = UnixStream::pair().map_err(|error| error.raw_os_error().map_or(crate::errno::EIO, Errno))?;
+        Ok(EventQueue { fd: near.into(), far: far.into(), events: Mutex::new(VecDeque::new()) })
     }
 
     /// The file descriptor.
@@ -38,28 +43,21 @@ impl<T> EventQueue<T> {
     pub(crate) fn push(&self, event: T) {
         let mut events = self.events.lock();
         events.push_back(event);
-        if events.len() == 1 {
-            self.raise();
-        }
+        let _whole = NoCancel::begin();
+        // It fails when so many events wait that the socket is full, and then it is readable.
+        // SAFETY: one byte, valid for the call.
+        unsafe { libc::send(self.far.as_raw_fd(), [0u8].as_ptr().cast(), 1, SILENT) };
     }
 
-    /// Takes the next event and gives it to `taken` before anyone else can look at the queue; waits for one unless the
-    /// descriptor is non-blocking.
-    ///
-    /// # Errors
-    /// `EAGAIN`: there is none and the descriptor is non-blocking. `EINTR`: a signal came.
-    pub(crate) fn take<R>(&self, taken: impl Fn(T) -> R) -> Result<R, Errno> {
-        loop {
-            let mut events = self.events.lock();
-            if let Some(event) = events.pop_front() {
-                if events.is_empty() {
-                    self.lower();
-                }
-                return Ok(taken(event));
-            }
-            drop(events);
-            self.wait()?;
+    /// Takes the next event and gives it to `taken` before anyone else can look at the queue.
+    pub(crate) fn take(&self, taken: impl Fn(T)) -> Attempt {
+        let mut events = self.events.lock();
+        let Some(event) = events.pop_front() else { return Attempt::WaitFor(self.fd()) };
+        if events.is_empty() {
+            self.lower();
         }
+        taken(event);
+        Attempt::Done
     }
 
     /// Runs something that nobody who takes or adds events may see half done.
@@ -78,31 +76,27 @@ impl<T> EventQueue<T> {
         }
     }
 
-    fn wait(&self) -> Result<(), Errno> {
-        // SAFETY: no memory is passed.
-        let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
-        if flags < 0 {
-            return Err(Errno::last());
-        }
-        if flags & libc::O_NONBLOCK != 0 {
-            return Err(EAGAIN);
-        }
-        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, valid for the call.
-        if unsafe { libc::poll(&raw mut poll, 1, -1) } < 0 { Err(Errno::last()) } else { Ok(()) }
-    }
-
-    /// Makes the descriptor readable. Called with the queue locked; its counter is 0.
-    fn raise(&self) {
-        let one = 1u64;
-        // SAFETY: eight bytes, valid for the call.
-        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
-    }
-
-    /// Makes it unreadable. Called with the queue locked; its counter is 1, so that this does not block.
+    /// Makes the descriptor unreadable. Called with the queue locked.
     fn lower(&self) {
-        let mut counter = 0u64;
-        // SAFETY: eight bytes, valid for the call.
-        unsafe { libc::read(self.fd(), (&raw mut counter).cast(), 8) };
+        let mut bytes = [0u8; 512];
+        // SAFETY: the buffer has that length and is valid for the call.
+        let read = |to: &mut [u8]| unsafe { libc::recv(self.fd(), to.as_mut_ptr().cast(), to.len(), SILENT) };
+        while read(&mut bytes) == bytes.len() as isize {}
     }
+}
+
+unsafe extern "C-unwind" {
+    /// recv(2), in which the thread can be cancelled.
+    fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> isize;
+}
+
+/// Waits until a descriptor is readable, unless it is non-blocking. Nothing here minds being unwound.
+///
+/// # Errors
+/// `EAGAIN`: it is non-blocking. `EINTR`: a signal came, and the program does not want such calls to go on.
+pub(crate) fn wait(fd: c_int) -> Result<(), Errno> {
+    let mut byte = 0u8;
+    // SAFETY: one byte, valid for the call.
+    let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    if got < 0 { Err(Errno::last()) } else { Ok(()) }
 }

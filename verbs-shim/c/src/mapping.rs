@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader};
 
 use crate::errno::{EFAULT, EINVAL, Errno};
 
-/// `EFAULT` if there is a hole in the range, or if it is to be written and the program itself could not write it.
+/// `EFAULT` if there is a hole in the range, or if the program itself could not read it, or not write what is to be written.
 ///
-/// Costs one system call, and for what is to be written a look through the mappings of the process up to the range: about a
-/// tenth of a microsecond each. No page is touched, so a large sparse mapping stays sparse.
+/// Costs one system call, and a look through the mappings of the process up to the range: about a tenth of a microsecond each.
+/// No page is touched, so a large sparse mapping stays sparse.
 pub(crate) fn check(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let start = addr - addr % page;
@@ -17,37 +17,37 @@ pub(crate) fn check(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
     if unsafe { libc::msync(start as *mut _, end - start, libc::MS_ASYNC) } != 0 {
         return Err(EFAULT);
     }
-    if !write {
-        return Ok(());
-    }
-    // Where /proc is not mounted nobody can tell, and a write to such memory would kill the program, as one of its own would.
+    // Where /proc is not mounted nobody can tell, and using such memory would kill the program, as a use of its own would.
     let Ok(maps) = File::open("/proc/self/maps") else { return Ok(()) };
-    if is_writable(BufReader::new(maps), start, end) { Ok(()) } else { Err(EFAULT) }
+    // What may be written may be read, on all processors that matter.
+    let wanted = if write { b"-w" } else { b"r-" };
+    if permits(BufReader::new(maps), start, end, *wanted) { Ok(()) } else { Err(EFAULT) }
 }
 
-/// Whether all mappings in the range may be written, by a table like `/proc/self/maps`, which is sorted.
-fn is_writable(mut maps: impl BufRead, start: usize, end: usize) -> bool {
+/// Whether all mappings in the range permit what is `wanted`, by a table like `/proc/self/maps`, which is sorted.
+fn permits(mut maps: impl BufRead, start: usize, end: usize, wanted: [u8; 2]) -> bool {
     let mut line = Vec::with_capacity(256);
     loop {
         line.clear();
         if maps.read_until(b'\n', &mut line).unwrap_or(0) == 0 {
             return true;
         }
-        let Some((from, to, writable)) = mapping(&line) else { continue };
+        let Some((from, to, permitted)) = mapping(&line) else { continue };
         if from >= end {
             return true;
         }
-        if to > start && !writable {
+        let is_enough = wanted.iter().zip(permitted).all(|(wanted, permitted)| *wanted == b'-' || *wanted == permitted);
+        if to > start && !is_enough {
             return false;
         }
     }
 }
 
 /// `7f00-7fff rw-p ...`
-fn mapping(line: &[u8]) -> Option<(usize, usize, bool)> {
+fn mapping(line: &[u8]) -> Option<(usize, usize, [u8; 2])> {
     let mut fields = line.split(|&b| b == b' ');
     let range = std::str::from_utf8(fields.next()?).ok()?;
     let (from, to) = range.split_once('-')?;
-    let writable = fields.next()?.get(1) == Some(&b'w');
-    Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?, writable))
+    let permitted = *fields.next()?.first_chunk()?;
+    Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?, permitted))
 }

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use verbs_shim::card::profile::MAX_INLINE;
 use verbs_shim::{SendData, SendOp, SendWr, Sge};
 
-use crate::abi::code;
+use crate::abi::hot_code;
 use crate::ah::Ah;
 use crate::bindings::{
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     let mut bad = wr;
-    let outcome = code(|| {
+    let outcome = hot_code(|| {
         let qp = unsafe { Qp::of(qp)? };
         let nic = qp.context.nic()?;
         // Many programs post one at a time.
@@ -140,7 +140,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     let mut bad = wr;
-    let outcome = code(|| {
+    let outcome = hot_code(|| {
         let qp = unsafe { Qp::of(qp)? };
         let nic = qp.context.nic()?;
         while let Some(wr) = unsafe { bad.as_ref() } {

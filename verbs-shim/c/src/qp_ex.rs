@@ -9,7 +9,7 @@ use verbs_shim::card::profile::{MAX_INLINE, MAX_SGE};
 use verbs_shim::lock::RawMutex;
 use verbs_shim::{SendData, SendOp, SendWr, Sge};
 
-use crate::abi::{code, quiet};
+use crate::abi::{hot_code, quiet};
 use crate::ah::Ah;
 use crate::bindings::{
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
@@ -201,7 +201,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    code(|| {
+    hot_code(|| {
         let qp = unsafe { Qp::of(qp.cast())? };
         if !qp.stage.open.get() {
             return Err(EINVAL);

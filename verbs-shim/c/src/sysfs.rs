@@ -20,7 +20,7 @@ use verbs_shim::counters::{self, Identity, Values};
 
 use crate::abi::{export, minus_one, quiet};
 use crate::errno::{EINVAL, Errno};
-use crate::{config, fork, log};
+use crate::{config, device, fork, log};
 
 /// The directory of this process.
 #[derive(Debug)]
@@ -65,6 +65,7 @@ fn set_up(devices: &[NicConfig]) -> Result<(), String> {
 /// Runs when the process exits.
 extern "C" fn unloaded() {
     quiet((), || {
+        device::farewell();
         if let Some(tree) = TREE.get().filter(|tree| tree.owner == std::process::id()) {
             // Whoever comes next tries again.
             let _ = fs::remove_dir_all(&tree.root);

@@ -149,6 +149,29 @@ fn events_come_when_they_were_asked_for() {
 }
 
 #[test]
+fn sessions_end_where_the_program_ends_them() {
+    run("session", "efa1", &[]);
+}
+
+#[test]
+fn processes_that_end_owe_nothing() {
+    let bench = Bench::new();
+    let program = bench.compile("exit");
+    for pus in ["1", "4"] {
+        bench.run(bench.command(&program).env("SRD_PUS", pus));
+    }
+    assert_eq!(bench.left(), Vec::<String>::new(), "left behind");
+}
+
+#[test]
+fn threads_are_cancelled_outside_of_the_verbs() {
+    let bench = Bench::new();
+    let program = bench.compile("cancel");
+    // A log that says much, since writing it is a place to be cancelled.
+    bench.run(bench.command(program).env("SRD_LOG", "debug"));
+}
+
+#[test]
 fn threads_share_everything() {
     run("threads", "efa1", &[]);
 }

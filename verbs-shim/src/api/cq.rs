@@ -136,6 +136,11 @@ impl CqInner {
         self.inner.lock()
     }
 
+    /// Whether it was made by this device.
+    pub(super) fn is_of(&self, device: &Arc<DeviceInner>) -> bool {
+        Arc::ptr_eq(&self.device, device)
+    }
+
     /// A queue pair is gone, and with it all of its requests.
     pub(super) fn forget(&self, qpn: u16, entries: u32) {
         let mut inner = self.lock();
@@ -241,7 +246,8 @@ impl CompletionQueue {
         !inner.fetched.is_empty()
     }
 
-    /// The next completion, for any executor. Dropping the future loses nothing.
+    /// The next completion, for any executor. Dropping the future loses nothing. Wakers are called with the card locked: they
+    /// must not use it themselves, only have the task polled later, as executors do.
     pub fn next(&self) -> Next<'_> {
         Next { cq: self }
     }

@@ -91,10 +91,15 @@ impl<T: Transport> QpBuilder<T> {
     /// Makes the queue pair, ready to send and receive.
     ///
     /// # Errors
-    /// A depth is more than the device permits, a completion queue has no entries left for it, or the device has no more
-    /// queue pairs.
+    /// A depth is more than the device permits, a completion queue is another device's or has no entries left for it, or the
+    /// device has no more queue pairs.
     pub fn build(self) -> Result<QueuePair<T>, CardError> {
-        let nic = &self.pd.inner.device.nic;
+        let device = &self.pd.inner.device;
+        // Completion queues are known to the card by number, and another card has the same numbers.
+        if [&self.send_cq, &self.recv_cq].into_iter().any(|cq| !cq.inner.is_of(device)) {
+            return Err(CardError::Invalid("the completion queue is of another device than the protection domain"));
+        }
+        let nic = &device.nic;
         let (srd, profile) = (T::TYPE == QpType::Srd, nic.profile());
         let ops = SendOps { read: srd && profile.has(caps::RDMA_READ), write: srd && profile.has(caps::RDMA_WRITE) };
         let init = QpInit {

@@ -161,6 +161,12 @@ static void regions(struct ibv_pd *pd) {
     NULL_WITH(ibv_reg_mr(pd, read_only + 8192, 1, IBV_ACCESS_LOCAL_WRITE), EFAULT);
     if (caps(pd->context) & 8)
         NULL_WITH(ibv_reg_mr(pd, read_only + 4096, 1, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE), EFAULT);
+    /* Memory that may not even be read is none. */
+    IS(mprotect(read_only + 4096, 4096, PROT_NONE), 0);
+    NULL_WITH(ibv_reg_mr(pd, read_only, 3 * 4096, 0), EFAULT);
+    NULL_WITH(ibv_reg_mr(pd, read_only + 4096, 1, 0), EFAULT);
+    CHECK(a = ibv_reg_mr(pd, read_only + 8192, 4096, 0));
+    IS(ibv_dereg_mr(a), 0);
     IS(munmap(read_only, 3 * 4096), 0);
 }
 

@@ -1,5 +1,6 @@
 /* Completion channels and asynchronous events: when a descriptor is readable, and what destroying does. */
 #include "check.h"
+#include <sys/epoll.h>
 
 static struct side s;
 static struct ibv_ah *ah;
@@ -91,6 +92,45 @@ static void interrupted(int signal) {
     (void)signal;
 }
 
+/* A signal while the program waits; what it waits for comes only afterwards. */
+static struct ibv_qp *signalled;
+
+static void delivers(int signal) {
+    (void)signal;
+    pthread_t t;
+    IS(pthread_create(&t, NULL, sender, signalled), 0);
+    IS(pthread_detach(t), 0);
+    signalled = NULL;
+}
+
+/* Who waits for edges gets one for each event, read or not. */
+static void edges(void) {
+    struct ibv_cq *cq[2], *got;
+    struct ibv_qp *qp[2];
+    void *context;
+    int epoll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    IS(epoll_ctl(epoll, EPOLL_CTL_ADD, channel->fd, &event), 0);
+    for (int i = 0; i < 2; i++) {
+        CHECK(cq[i] = ibv_create_cq(s.ctx, 50, NULL, channel, 0));
+        qp[i] = qp_on(cq[i]);
+        IS(ibv_req_notify_cq(cq[i], 0), 0);
+        deliver(qp[i]);
+        IS(epoll_wait(epoll, &event, 1, 10000), 1);
+        IS(epoll_wait(epoll, &event, 1, 0), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        IS(ibv_get_cq_event(channel, &got, &context), 0);
+        ibv_ack_cq_events(got, 1);
+        IS(readable(channel->fd, 0.02), i == 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        IS(ibv_destroy_qp(qp[i]), 0);
+        IS(ibv_destroy_cq(cq[i]), 0);
+    }
+    IS(close(epoll), 0);
+}
+
 static void blocking(void) {
     struct ibv_cq *cq = ibv_create_cq(s.ctx, 50, NULL, channel, 0), *got;
     void *context;
@@ -109,6 +149,16 @@ static void blocking(void) {
     IS(sigaction(SIGALRM, &act, NULL), 0);
     alarm(1);
     MINUS_WITH(ibv_get_cq_event(channel, &got, &context), EINTR);
+    /* A program that wants its calls to go on after a signal gets what it waits for. */
+    act = (struct sigaction){.sa_handler = delivers, .sa_flags = SA_RESTART};
+    IS(sigaction(SIGALRM, &act, NULL), 0);
+    signalled = qp;
+    IS(ibv_poll_cq(cq, 1, &(struct ibv_wc){}), 1);
+    IS(ibv_req_notify_cq(cq, 0), 0);
+    alarm(1);
+    expect_event(cq, NULL);
+    CHECK(!signalled);
+    ibv_ack_cq_events(cq, 1);
     MINUS_WITH(ibv_get_cq_event(channel, NULL, &context), EINVAL);
     IS(ibv_destroy_qp(qp), 0);
     IS(ibv_destroy_cq(cq), 0);
@@ -173,6 +223,7 @@ int main(void) {
     CHECK(ah = make_ah(s.pd, s.gid));
     CHECK(channel = ibv_create_comp_channel(s.ctx));
     arming();
+    edges();
     blocking();
     acknowledging();
     overrun();

@@ -78,6 +78,21 @@ static void careless(void) {
     drop_side(&keep);
 }
 
+/* What is closed has no descriptors any more, and what was left behind in it only those of channels. */
+static void descriptors(void) {
+    struct side keep = make_side(false, 7);
+    int before = count("/proc/self/fd");
+    for (int i = 0; i < 10; i++) {
+        struct ibv_context *ctx = open_device(0);
+        CHECK(ibv_alloc_pd(ctx) && ibv_create_cq(ctx, 10, NULL, NULL, 0));
+        IS(ibv_close_device(ctx), 0);
+        IS(count("/proc/self/fd"), before);
+        struct ibv_async_event event;
+        MINUS_WITH(ibv_get_async_event(ctx, &event), EIO);
+    }
+    drop_side(&keep);
+}
+
 /* A queue pair number is not used again soon. */
 static void numbers(void) {
     struct side s = make_side(false, 7);
@@ -190,6 +205,7 @@ int main(int argc, char **argv) {
     } else {
         stays();
         careless();
+        descriptors();
         numbers();
         unloaded();
     }
