@@ -322,6 +322,42 @@ fn memory_withdrawn_in_the_middle_is_not_touched_any_more() {
     assert!(ends.len() >= 14, "the middle was hit too seldom: {ends:?}");
 }
 
+/// Answers may be late by the peer timeout, in which a card does millions of reads.
+#[test]
+fn a_late_answer_to_a_read_that_was_given_up_is_for_no_other_read() {
+    let mut world = World::new(3, options());
+    let qpn = [0, 1, 2].map(|i| world.qp(i, |_| ()));
+    let keys = [0, 1, 2].map(|i| world.mr(i));
+    let ah = [0, 1, 2].map(|i| world.ah(0, i));
+    (1..3).for_each(|i| _ = world.ah(i, 0));
+    world.bytes(1)[..100].fill(0x11);
+    world.bytes(1)[100..200].fill(0x22);
+    let read = |world: &mut World<Ram>, wr_id, own: MrKeys, from: usize, at: u64| {
+        let (op, sges) = (SendOp::Read { addr: BASE + at, rkey: keys[from].rkey }, [sge(own, 0, 100)]);
+        let wr = SendWr { wr_id, op, ah: ah[from], qpn: qpn[from], qkey: QKEY, data: SendData::Sges(&sges) };
+        world.post(0, qpn[0], wr).unwrap();
+    };
+    for from in [1, 2] {
+        read(&mut world, 0, keys[0], from, 0);
+        assert_eq!(world.wait(0, Span::from_secs(1)).status, Status::Ok);
+    }
+    world.wire = Box::new(|from, _| if from == 1 { Fate::Late(Span::from_secs(2)) } else { Fate::Arrives });
+    read(&mut world, 1, keys[0], 1, 0);
+    world.run(Span::from_micros(100));
+    world.dereg(0, keys[0].lkey);
+    assert_eq!(world.wait(0, Span::ZERO).status, Status::InvalidLkey);
+    // Ids that had a slot and 12 bits of a count came back after so many.
+    let own = world.mr(0);
+    for _ in 0..4095 {
+        read(&mut world, 2, own, 2, 0);
+        assert_eq!(world.wait(0, Span::from_secs(1)).status, Status::Ok);
+    }
+    read(&mut world, 3, own, 1, 100);
+    let done = world.wait(0, Span::from_secs(20));
+    assert_eq!((done.wr_id, done.status), (3, Status::Ok));
+    assert_eq!(world.bytes(0)[..100], [0x22; 100]);
+}
+
 #[test]
 fn a_peer_that_restarts_in_the_middle_aborts_each_operation() {
     let mut aborted = 0;

@@ -12,7 +12,7 @@
 //! | `responder` | messages of peers: where they go, or why not |
 //! | `local` | messages of the card to itself |
 //! | `ahead` | which receive buffers are fetched into the cache early |
-//! | `slots` | where messages are while they are under way |
+//! | `slots`, `reads` | where messages are while they are under way; reads, until their data is here |
 //! | `memory`, `qp`, `cq` | regions and keys; queue pairs; completion queues |
 //! | `header` | what travels with each message |
 //! | `gid`, `profile`, `status`, `counters` | addresses; identities and limits; how requests end; what is counted |
@@ -28,6 +28,7 @@ mod memory;
 mod out;
 pub mod profile;
 mod qp;
+mod reads;
 mod requester;
 mod responder;
 mod slots;
@@ -55,7 +56,7 @@ use local::Local;
 use memory::Regions;
 use out::Out;
 use qp::QueuePair;
-use requester::Read;
+use reads::Reads;
 use responder::Place;
 use slots::Slots;
 
@@ -260,8 +261,7 @@ pub struct Card<M: HostMemory> {
     peers: Vec<PeerEntry>,
     own: PeerEntry,
     outs: Slots<Out>,
-    reads: Slab<Read>,
-    read_count: u32,
+    reads: Reads,
     places: Slots<Place>,
     ahead: Ahead,
     /// Messages that could not be given to the transport where they arose.
@@ -327,8 +327,7 @@ impl<M: HostMemory> Card<M> {
             peers: Vec::new(),
             own: PeerEntry { gid, ..PeerEntry::default() },
             outs: Slots::new(),
-            reads: Slab::new(),
-            read_count: rng.next_u32(),
+            reads: Reads::new(rng.next_u32()),
             places: Slots::new(),
             ahead: Ahead::default(),
             queued: VecDeque::new(),

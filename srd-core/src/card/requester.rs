@@ -66,20 +66,6 @@ pub enum SendData<'a> {
     Inline(&'a [u8]),
 }
 
-/// A read whose data has not arrived.
-#[derive(Debug)]
-pub(super) struct Read {
-    pub(super) id: u32,
-    pub(super) request: Request,
-    pub(super) seg: Segment,
-    /// The peer has taken the request.
-    requested: bool,
-    /// Where its data goes, once the first of it is here.
-    pub(super) place: Option<usize>,
-}
-
-/// Low bits of a read id are its slot.
-const READ_SLOT_BITS: u32 = 20;
 /// Answers under way to one peer's reads; more of its requests have to wait.
 const MAX_SERVING: u32 = 256;
 /// Messages offered again to the transport in one go.
@@ -228,16 +214,12 @@ impl<M: HostMemory> Card<M> {
                 out.header.set(&Header::Write { route, imm, unsolicited, rkey, addr });
             }
             SendOp::Read { addr, rkey } => {
-                let read = self.reads.vacant_key();
-                if read >= 1 << READ_SLOT_BITS {
+                let seg = out.segments.first().copied().unwrap_or_default();
+                let Some(id) = self.reads.add(out.request, seg) else {
                     self.regions.release_all(&out.segments);
                     self.outs.give_back(slot);
                     return Err(Status::QpInternal);
-                }
-                self.read_count = self.read_count.wrapping_add(1);
-                let id = read as u32 | self.read_count << READ_SLOT_BITS;
-                let seg = out.segments.first().copied().unwrap_or_default();
-                self.reads.insert(Read { id, request: out.request, seg, requested: false, place: None });
+                };
                 // The request has no payload of its own.
                 out.segments.clear();
                 (out.len, out.rnr, out.kind) = (0, RnrRetry::Forever, Kind::Request(id));
@@ -270,11 +252,6 @@ impl<M: HostMemory> Card<M> {
         }
         let (request, len) = (out.request, out.len);
         self.finish(&request, Opcode::Send, Status::Ok, len);
-    }
-
-    /// The read with this id.
-    pub(super) fn read_slot(&self, id: u32) -> Option<usize> {
-        self.reads.get(slot_of(id)).filter(|r| r.id == id).map(|_| slot_of(id))
     }
 
     /// Gives a message to the transport, or to ourselves.
@@ -394,9 +371,9 @@ impl<M: HostMemory> Card<M> {
             Kind::Send => Opcode::Send,
             Kind::Write => Opcode::RdmaWrite,
             Kind::Request(id) => {
-                match (self.read_slot(id), end) {
-                    (Some(slot), End::With(Status::Ok)) => self.reads[slot].requested = true,
-                    (Some(slot), end) => self.end_read(slot, end),
+                match (self.reads.get_mut(id), end) {
+                    (Some(read), End::With(Status::Ok)) => read.requested = true,
+                    (Some(_), end) => self.end_read(id, end),
                     // The data was faster than the acknowledgement of the request.
                     (None, _) => {}
                 }
@@ -420,8 +397,8 @@ impl<M: HostMemory> Card<M> {
 
     /// A read is over: its buffer is the program's again, and whatever of its data still comes is refused.
     // [CARD-8]
-    pub(super) fn end_read(&mut self, slot: usize, end: End) {
-        let read = self.reads.remove(slot);
+    pub(super) fn end_read(&mut self, id: u32, end: End) {
+        let Some(read) = self.reads.remove(id) else { return };
         self.regions.release(&read.seg);
         if let Some(place) = read.place {
             self.places[place].revoke(Status::Flushed);
@@ -501,20 +478,20 @@ impl<M: HostMemory> Card<M> {
                 self.answer(peer, id, Err(Status::BadAddress));
             }
         }
-        let reads: Vec<usize> = self
+        let reads: Vec<u32> = self
             .reads
             .iter()
-            .filter(|(_, read)| match which {
+            .filter(|read| match which {
                 Which::Qp(qpn) => read.request.qpn == qpn,
                 Which::Ah(pd, ah) => {
                     read.request.ah == ah && self.qp(read.request.qpn).is_some_and(|qp| qp.init.pd == pd)
                 }
                 Which::Region(lkey) => read.seg.len > 0 && Regions::<M>::is_of(&read.seg, lkey),
             })
-            .map(|(slot, _)| slot)
+            .map(|read| read.id)
             .collect();
-        for slot in reads {
-            self.end_read(slot, end);
+        for id in reads {
+            self.end_read(id, end);
         }
         self.revoke(which, end);
     }
@@ -571,14 +548,14 @@ impl<M: HostMemory> Card<M> {
             }
         }
         let status = why.map_or(Status::Abort, status_of);
-        let owed: Vec<usize> = self
+        let owed: Vec<u32> = self
             .reads
             .iter()
-            .filter(|(_, read)| read.request.peer == Some(peer) && read.requested)
-            .map(|(slot, _)| slot)
+            .filter(|read| read.request.peer == Some(peer) && read.requested)
+            .map(|read| read.id)
             .collect();
-        for slot in owed {
-            self.end_read(slot, End::With(status));
+        for id in owed {
+            self.end_read(id, End::With(status));
         }
     }
 
@@ -631,10 +608,6 @@ fn copied<'a>(free: &mut Vec<Vec<u8>>, slices: impl IntoIterator<Item = &'a [u8]
     copy.clear();
     slices.into_iter().for_each(|slice| copy.extend_from_slice(slice));
     copy
-}
-
-fn slot_of(id: u32) -> usize {
-    (id & ((1 << READ_SLOT_BITS) - 1)) as usize
 }
 
 fn status_of(failure: Failure) -> Status {

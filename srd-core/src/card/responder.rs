@@ -218,8 +218,7 @@ impl<M: HostMemory> Card<M> {
     }
 
     fn place_data(&mut self, slot: usize, peer: Option<PeerId>, id: u32, len: u32) -> Result<(), No> {
-        let read = self.read_slot(id).ok_or(Status::Flushed)?;
-        let read = &mut self.reads[read];
+        let read = self.reads.get_mut(id).ok_or(Status::Flushed)?;
         // [CARD-7]
         if read.request.peer != peer || read.seg.len != len || read.place.is_some() {
             return Err(Status::BadStatus.into());
@@ -449,9 +448,9 @@ impl<M: HostMemory> Upper for Card<M> {
             }
             Goal::Data { read } => {
                 self.places.give_back(slot);
-                if let Some(slot) = self.read_slot(read) {
-                    self.reads[slot].place = None;
-                    self.end_read(slot, End::With(Status::Ok));
+                if let Some(ended) = self.reads.get_mut(read) {
+                    ended.place = None;
+                    self.end_read(read, End::With(Status::Ok));
                 }
                 return;
             }
@@ -463,10 +462,8 @@ impl<M: HostMemory> Upper for Card<M> {
             }
             Goal::Failed { read, status } => {
                 self.places.give_back(slot);
-                if let Some(slot) = self.read_slot(read)
-                    && self.reads[slot].request.peer == peer
-                {
-                    self.end_read(slot, End::With(Status::from_peer(status)));
+                if self.reads.get_mut(read).is_some_and(|read| read.request.peer == peer) {
+                    self.end_read(read, End::With(Status::from_peer(status)));
                 }
                 return;
             }
@@ -482,9 +479,9 @@ impl<M: HostMemory> Upper for Card<M> {
         }
         self.release_place(slot);
         if let Goal::Data { read } = goal
-            && let Some(slot) = self.read_slot(read)
+            && let Some(read) = self.reads.get_mut(read)
         {
-            self.reads[slot].place = None;
+            read.place = None;
         }
         if let Some(recv) = recv
             && let Some(qp) = self.qp_mut(qpn)
