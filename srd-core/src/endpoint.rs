@@ -533,13 +533,9 @@ impl Endpoint {
         };
         let rng = Xoshiro256PlusPlus::from_rng(&mut self.path_rng);
         let (mut cx, peer) = split(self, now, index);
-        let failure = match &peer.state {
-            State::Open { conn, .. } => replaced(conn, &peer.outbox, init.hello.incarnation),
-            State::Closing(_) | State::Opening(_) | State::Idle => None,
-        };
-        let event = match (&peer.state, failure) {
-            (State::Open { .. } | State::Closing(_), failure) => peer.end(&mut cx, failure, upper),
-            _ => None,
+        let event = match peer.conn().map(|conn| replaced(conn, &peer.outbox, init.hello.incarnation)) {
+            Some(failure) => peer.end(&mut cx, failure, upper),
+            None => None,
         };
         peer.from = meta.to;
         peer.established(&mut cx, local, init.hello, true, rng, upper);
@@ -596,16 +592,11 @@ impl Endpoint {
         let (mut cx, peer) = split(self, now, index);
         // [HS-14]
         // Only the peer and those on the path know the id, so this is no stranger's guess.
-        let failure = match &peer.state {
-            State::Open { conn, .. } if conn.remote.cid == unknown.cid => {
-                replaced(conn, &peer.outbox, unknown.incarnation)
-            }
-            State::Closing(closing) if closing.conn.remote.cid == unknown.cid => None,
-            _ => {
-                cx.stats.rx_unknown += 1;
-                return;
-            }
+        let Some(conn) = peer.conn().filter(|conn| conn.remote.cid == unknown.cid) else {
+            cx.stats.rx_unknown += 1;
+            return;
         };
+        let failure = replaced(conn, &peer.outbox, unknown.incarnation);
         let event = peer.end(&mut cx, failure, upper);
         self.emit(event);
         self.reopen_if_needed(now, index);
@@ -825,14 +816,15 @@ impl Endpoint {
     }
 }
 
-/// The peer has a new connection, or has forgotten this one: what becomes of messages. Those that were never in the
-/// connection are not concerned.
+/// The peer has a new connection, or has forgotten this one: what becomes of messages. A peer that started again gets none
+/// that was meant for its predecessor, whether begun or not, if that was ever heard in the connection. Otherwise those that
+/// are not in progress are not concerned.
 // [HS-15]
 fn replaced(conn: &Conn, outbox: &Outbox, incarnation: u64) -> Option<Failure> {
-    if !outbox.in_progress() {
-        return None;
+    if conn.is_confirmed() && conn.remote.incarnation != incarnation {
+        return Some(Failure::PeerRestarted);
     }
-    Some(if conn.remote.incarnation == incarnation { Failure::Unresponsive } else { Failure::PeerRestarted })
+    outbox.in_progress().then_some(Failure::Unresponsive)
 }
 
 /// The context of a call, and the peer that it concerns.

@@ -2,7 +2,8 @@
 //!
 //! Owns the messages for the peer and the state of the connection; the endpoint decides which packets reach it. What it
 //! guarantees: no connection before the peer has shown that it receives at its address; messages outstanding in a
-//! connection that ended otherwise than by agreement fail; messages that never were in a connection survive it.
+//! connection that ended otherwise than by agreement fail; messages that never were in a connection survive it, but a peer
+//! that started again gets none that waited for its predecessor.
 
 use std::net::{IpAddr, SocketAddr};
 

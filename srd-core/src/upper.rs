@@ -152,6 +152,7 @@ pub trait Upper: Gather {
     fn closed(&mut self, _peer: PeerId) {}
 
     /// The connection with `peer` is over, after messages that were in it have completed. `why` is `None` if it ended by
-    /// agreement, or if nothing of ours was in it: what this storey expects to come over it will not come.
+    /// agreement, or if nothing of ours was in it and the peer is the same as before: what this storey expects to come over
+    /// it will not come.
     fn ended(&mut self, _peer: PeerId, _why: Option<Failure>) {}
 }

@@ -388,6 +388,76 @@ fn a_peer_that_restarts_in_the_middle_aborts_each_operation() {
     assert!(aborted >= 20, "the middle was hit {aborted} times");
 }
 
+/// The second host starts again, and its queue pair has the same number.
+fn succeed(two: &mut Two) {
+    two.world.restart(1, 99, Ram(vec![0xdd; 1 << 20]));
+    let old = std::mem::replace(&mut two.qpn[1], two.world.qp(1, |_| ()));
+    assert_eq!(two.qpn[1], old);
+    (two.keys[1], two.ah[1]) = (two.world.mr(1), two.world.ah(1, 0));
+}
+
+/// The second host asks for something.
+fn ask(two: &mut Two, op: SendOp, sges: &[Sge]) {
+    let wr = SendWr { wr_id: 1, op, ah: two.ah[1], qpn: two.qpn[0], qkey: QKEY, data: SendData::Sges(sges) };
+    two.world.post(1, two.qpn[1], wr).unwrap();
+}
+
+#[test]
+fn what_waits_for_a_peer_is_not_for_its_successor() {
+    // In pauses, because there is no receive; in the card, because the transport has no room; in SQD.
+    for (send_queue, state) in [(64, QpState::Rts), (1, QpState::Rts), (64, QpState::Sqd)] {
+        let config = Config { send_queue, ..Config::default() };
+        let mut two = Two::of(World::with(2, options(), config, |_| Ram(vec![0; 1 << 20])));
+        two.assert_usable();
+        two.world.set_state(0, two.qpn[0], state);
+        (0..3).for_each(|n| two.send(n, 0, 100));
+        two.world.run(Span::from_millis(30));
+        assert!(two.world.poll(0).is_none());
+        succeed(&mut two);
+        two.recv(50, 0, 1000);
+        // It is heard of before anything is sent to it.
+        ask(&mut two, SendOp::Send { imm: None }, &[]);
+        let mut ids = std::collections::BTreeSet::new();
+        for _ in 0..3 {
+            let done = two.wait(0);
+            assert_eq!(done.status, Status::Abort, "{send_queue} {state:?}");
+            ids.insert(done.wr_id);
+        }
+        assert_eq!(ids.len(), 3);
+        if state == QpState::Sqd {
+            two.world.set_state(0, two.qpn[0], QpState::Rts);
+        }
+        two.world.run(Span::from_secs(1));
+        assert!(two.world.poll(1).is_none());
+        two.assert_usable_after(&[50]);
+    }
+}
+
+#[test]
+fn an_answer_for_a_peer_is_not_for_its_successor() {
+    // The transport of the first host has no room for an answer.
+    let config = Config { send_queue: 1, ..Config::default() };
+    let mut two = Two::of(World::with(2, options(), config, |_| Ram(vec![0; 1 << 20])));
+    two.assert_usable();
+    let read = |two: &mut Two, at: u64| {
+        let (addr, rkey, own) = (BASE + at, two.keys[0].rkey, two.sge(1, 0, 100));
+        ask(two, SendOp::Read { addr, rkey }, &[own]);
+    };
+    two.world.bytes(0)[..100].fill(0x11);
+    two.world.bytes(0)[100..200].fill(0x22);
+    two.send(2, 0, 100);
+    read(&mut two, 0);
+    two.world.run(Span::from_millis(30));
+    assert!(two.world.poll(1).is_none());
+    succeed(&mut two);
+    // It has the same id.
+    read(&mut two, 100);
+    let done = two.wait(1);
+    assert_eq!((done.wr_id, done.status), (1, Status::Ok));
+    assert_eq!(two.world.bytes(1)[..100], [0x22; 100]);
+    assert_eq!(two.wait(0).status, Status::Abort);
+}
+
 #[test]
 fn a_peer_that_falls_silent_closes_or_never_was() {
     for n in 0..4 {

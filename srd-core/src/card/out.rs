@@ -34,6 +34,13 @@ pub(super) enum Kind {
     Fail,
 }
 
+impl Kind {
+    /// Whether it is for a read of the peer, and belongs to no work request of ours.
+    pub(super) fn is_answer(self) -> bool {
+        matches!(self, Kind::Data(_) | Kind::Fail)
+    }
+}
+
 /// An outgoing message.
 #[derive(Debug)]
 pub(super) struct Out {

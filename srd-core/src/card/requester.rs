@@ -454,7 +454,7 @@ impl<M: HostMemory> Card<M> {
         let mut doomed: Vec<usize> = Vec::new();
         for (slot, out) in self.outs.iter_mut() {
             // Those of a work request that has completed, or of none, do not end with its queue pair.
-            let serves = matches!(out.kind, Kind::Data(_) | Kind::Fail) || out.done;
+            let serves = out.kind.is_answer() || out.done;
             let picked = match which {
                 Which::Qp(qpn) => !serves && out.request.qpn == qpn,
                 Which::Ah(pd, ah) => {
@@ -539,7 +539,9 @@ impl<M: HostMemory> Card<M> {
         !doomed.is_empty()
     }
 
-    /// The connection with a peer is over: data that it owed will not come.
+    /// The connection with a peer is over: data that it owed will not come, and it expects none. What waits here for the peer
+    /// ends like what waited in the transport, for the next to be heard from its address may be someone else.
+    // [CARD-12]
     pub(super) fn lost_peer(&mut self, peer: PeerId, why: Option<Failure>) {
         if why == Some(Failure::Unresponsive) {
             self.port.unresponsive_remote_events += 1;
@@ -547,7 +549,24 @@ impl<M: HostMemory> Card<M> {
                 self.emit(CardEvent::Unresponsive(gid));
             }
         }
-        let status = why.map_or(Status::Abort, status_of);
+        let failure = why.unwrap_or(Failure::PeerRestarted);
+        let mut waiting = Vec::new();
+        let outs = &self.outs;
+        let mut stays = |out: usize| {
+            let Out { kind, request, .. } = &outs[out];
+            let ends = request.peer == Some(peer) && (why.is_some() || kind.is_answer());
+            if ends {
+                waiting.push(out);
+            }
+            !ends
+        };
+        self.queued.retain(|&out| stays(out));
+        for qp in self.qps.iter_mut().flatten() {
+            qp.parked.retain(|&out| stays(out as usize));
+        }
+        for out in waiting {
+            self.settle(Token(out as u64), Err(failure));
+        }
         let owed: Vec<u32> = self
             .reads
             .iter()
@@ -555,7 +574,7 @@ impl<M: HostMemory> Card<M> {
             .map(|read| read.id)
             .collect();
         for id in owed {
-            self.end_read(id, End::With(status));
+            self.end_read(id, End::With(status_of(failure)));
         }
     }
 

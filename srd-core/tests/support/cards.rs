@@ -356,7 +356,11 @@ impl Two {
     }
 
     pub fn with(options: CardOptions) -> Two {
-        let mut world = World::new(2, options);
+        Two::of(World::new(2, options))
+    }
+
+    /// Of a world of two hosts that have nothing yet.
+    pub fn of(mut world: World<Ram>) -> Two {
         let qpn = [world.qp(0, |_| ()), world.qp(1, |_| ())];
         let ah = [world.ah(0, 1), world.ah(1, 0)];
         let keys = [world.mr(0), world.mr(1)];
