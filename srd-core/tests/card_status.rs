@@ -359,6 +359,43 @@ fn a_late_answer_to_a_read_that_was_given_up_is_for_no_other_read() {
 }
 
 #[test]
+fn a_queue_pair_that_goes_serves_no_reads_any_more() {
+    const LEN: usize = 4 << 20;
+    for (server, state) in
+        [1, 0].into_iter().flat_map(|s| [(s, None), (s, Some(QpState::Err)), (s, Some(QpState::Reset))])
+    {
+        let mut two = Two::of(World::with(2, options(), Config::default(), |_| Ram(vec![0xaa; 2 * LEN])));
+        two.assert_usable();
+        let usual = (two.ah[0], two.qpn[1]);
+        if server == 0 {
+            (two.ah[0], two.qpn[1]) = (two.world.ah(0, 0), two.world.qp(0, |_| ()));
+        }
+        two.world.bytes(server)[LEN..].fill(0xbb);
+        let rkey = two.keys[server].rkey;
+        two.post(1, SendOp::Read { addr: BASE + LEN as u64, rkey }, &[two.sge(0, 0, LEN as u32)]);
+        let arrived = |two: &mut Two, byte| two.world.bytes(0)[..LEN].iter().filter(|b| **b == byte).count();
+        while arrived(&mut two, 0xbb) < LEN / 4 {
+            assert!(two.world.step(two.world.now + Span::from_secs(1)));
+        }
+        match state {
+            None => two.world.destroy_qp(server, two.qpn[1]),
+            Some(state) => two.world.set_state(server, two.qpn[1], state),
+        }
+        // Still registered, but whoever asked through that queue pair has no business there now.
+        two.world.bytes(server)[LEN..].fill(0xcc);
+        let done = two.wait(0);
+        assert_eq!((done.wr_id, done.status), (1, Status::BadDestQpn), "{server} {state:?}");
+        two.world.run(Span::from_secs(1));
+        assert_eq!(arrived(&mut two, 0xcc), 0, "{server} {state:?}");
+        (two.ah[0], two.qpn[1]) = usual;
+        if server == 1 {
+            two.qpn[1] = two.world.qp(1, |_| ());
+        }
+        two.assert_usable();
+    }
+}
+
+#[test]
 fn a_peer_that_restarts_in_the_middle_aborts_each_operation() {
     let mut aborted = 0;
     for seed in 0..80u64 {

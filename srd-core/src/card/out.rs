@@ -44,7 +44,7 @@ impl Kind {
 /// An outgoing message.
 #[derive(Debug)]
 pub(super) struct Out {
-    /// The work request; of answers to peers' reads only the peer.
+    /// The work request; of answers to peers' reads the peer, and the queue pair that was asked.
     pub(super) request: Request,
     pub(super) len: u32,
     pub(super) rnr: RnrRetry,

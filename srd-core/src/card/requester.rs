@@ -298,8 +298,8 @@ impl<M: HostMemory> Card<M> {
         !self.stuck
     }
 
-    /// A peer has read its data from us, or is told that it will not.
-    pub(super) fn answer(&mut self, peer: Option<PeerId>, id: u32, data: Result<Segment, Status>) {
+    /// A peer reads its data through a queue pair of ours, or is told that it will not.
+    pub(super) fn answer(&mut self, peer: Option<PeerId>, qpn: u16, id: u32, data: Result<Segment, Status>) {
         let (kind, header, seg) = match data {
             Ok(seg) => (Kind::Data(id), Header::Data { id }, Some(seg)),
             Err(status) => (Kind::Fail, Header::Fail { id, status: status.code() }, None),
@@ -309,7 +309,7 @@ impl<M: HostMemory> Card<M> {
         }
         let (slot, out) = self.outs.take();
         // There is no work request.
-        out.request = Request { wr_id: 0, peer, cq: CqId(0), qpn: 0, remote_qpn: 0, ah: UNKNOWN_AH };
+        out.request = Request { wr_id: 0, peer, cq: CqId(0), qpn, remote_qpn: 0, ah: UNKNOWN_AH };
         out.len = seg.map_or(0, |seg| seg.len);
         (out.rnr, out.kind) = (RnrRetry::Forever, kind);
         (out.ud, out.done, out.doomed) = (None, false, false);
@@ -342,10 +342,10 @@ impl<M: HostMemory> Card<M> {
             Err(_) if out.ud.is_some() => Status::Ok,
             Err(failure) => status_of(failure),
         };
-        let (kind, peer) = (out.kind, out.request.peer);
+        let (kind, Request { peer, qpn, .. }) = (out.kind, out.request);
         self.end_out(slot, End::With(status));
         if let (Kind::Data(id), Err(Failure::MemoryGone)) = (kind, outcome) {
-            self.answer(peer, id, Err(Status::BadAddress));
+            self.answer(peer, qpn, id, Err(Status::BadAddress));
         }
     }
 
@@ -453,15 +453,14 @@ impl<M: HostMemory> Card<M> {
     pub(super) fn end_all(&mut self, endpoint: &mut Endpoint, which: Which, end: End) {
         let mut doomed: Vec<usize> = Vec::new();
         for (slot, out) in self.outs.iter_mut() {
-            // Those of a work request that has completed, or of none, do not end with its queue pair.
-            let serves = out.kind.is_answer() || out.done;
             let picked = match which {
-                Which::Qp(qpn) => !serves && out.request.qpn == qpn,
+                // What is only told to a peer, and datagrams that are done, survive it.
+                Which::Qp(qpn) => out.request.qpn == qpn && out.kind != Kind::Fail && !out.done,
                 Which::Ah(pd, ah) => {
                     let Request { qpn, ah: its, .. } = out.request;
                     let slot = ((qpn & super::QPN_SLOT_MASK) >> self.unit.bits()) as usize;
                     let qp = self.qps.get(slot).and_then(Option::as_deref);
-                    !serves && its == ah && qp.is_some_and(|qp| qp.qpn == qpn && qp.init.pd == pd)
+                    !out.done && its == ah && qp.is_some_and(|qp| qp.qpn == qpn && qp.init.pd == pd)
                 }
                 Which::Region(lkey) => out.segments.iter().any(|seg| Regions::<M>::is_of(seg, lkey)),
             };
@@ -471,11 +470,13 @@ impl<M: HostMemory> Card<M> {
             }
         }
         self.withdraw(endpoint, &doomed);
+        let refusal = if let Which::Qp(_) = which { Status::BadDestQpn } else { Status::BadAddress };
         for slot in doomed {
-            let Out { kind, request: Request { peer, .. }, .. } = self.outs[slot];
+            let Out { kind, request: Request { peer, qpn, .. }, .. } = self.outs[slot];
             self.end_out(slot, end);
+            // [CARD-13]
             if let Kind::Data(id) = kind {
-                self.answer(peer, id, Err(Status::BadAddress));
+                self.answer(peer, qpn, id, Err(refusal));
             }
         }
         let reads: Vec<u32> = self

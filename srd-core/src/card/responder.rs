@@ -429,7 +429,7 @@ impl<M: HostMemory> Upper for Card<M> {
 
     fn placed(&mut self, place: PlaceToken) {
         let slot = place.0 as usize;
-        let Place { peer, goal, len, imm, revoked, .. } = self.places[slot];
+        let Place { peer, qpn, goal, len, imm, revoked, .. } = self.places[slot];
         if revoked.is_some() {
             return self.places.give_back(slot);
         }
@@ -458,7 +458,7 @@ impl<M: HostMemory> Upper for Card<M> {
             // The answer takes over the region.
             Goal::Serve { read, seg } => {
                 self.places.give_back(slot);
-                return self.answer(peer, read, Ok(seg));
+                return self.answer(peer, qpn, read, Ok(seg));
             }
             Goal::Failed { read, status } => {
                 self.places.give_back(slot);
