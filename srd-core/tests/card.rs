@@ -211,7 +211,7 @@ fn a_card_talks_to_itself() {
     assert_eq!(world.bytes(0)[20_000..25_000], pattern(1, 5000));
     // Attempts are counted here as well.
     let qp = world.new_qp(0, |_| ());
-    world.up(0, qp, 2);
+    world.up(0, qp, Some(2));
     let (wr_id, op) = wr(4, SendOp::Send { imm: None }, 0, 10, &mut sges);
     world.post(0, qp, SendWr { wr_id, op, ah, qpn: b, qkey: QKEY, data: SendData::Sges(&sges) }).unwrap();
     assert_eq!(world.wait(0, Span::from_millis(5)).status, Status::Rnr);
@@ -300,7 +300,7 @@ fn time_to_rnr(retry: u8) -> Option<Span> {
     let mut two = Two::new();
     two.assert_usable();
     two.qpn[0] = two.world.new_qp(0, |_| ());
-    two.world.up(0, two.qpn[0], retry);
+    two.world.up(0, two.qpn[0], Some(retry));
     assert_eq!(two.world.hosts[0].card.query_qp(two.qpn[0]).unwrap().rnr_retry, retry);
     let start = two.world.now;
     two.send(1, 0, 100);

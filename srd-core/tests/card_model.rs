@@ -134,7 +134,7 @@ impl Program {
     fn new_qp(&mut self, host: usize) {
         let rnr = self.rng.below(9).min(7) as u8;
         let qpn = self.world.new_qp(host, |_| ());
-        self.world.up(host, qpn, rnr);
+        self.world.up(host, qpn, Some(rnr));
         self.qps[host].push(qpn);
     }
 

@@ -198,7 +198,7 @@ fn the_error_state_flushes_everything_and_reset_forgets_it() {
         if state == QpState::Err {
             two.world.set_state(0, two.qpn[0], QpState::Reset);
         }
-        two.world.up(0, two.qpn[0], 7);
+        two.world.up(0, two.qpn[0], None);
         two.assert_usable();
     }
 }

@@ -97,7 +97,7 @@ pub struct QpModify {
     pub qkey: Option<u32>,
     /// First sequence number; without effect, but readable.
     pub sq_psn: Option<u32>,
-    /// Attempts for a receiver that is not ready, 0..=7; 7 is for ever.
+    /// Attempts for a receiver that is not ready, 0..=7; 7 is for ever. SRD only.
     pub rnr_retry: Option<u8>,
     /// Asks for an event when the send queue has drained.
     pub en_sqd_notify: bool,
@@ -247,6 +247,9 @@ impl QueuePair {
         if m.rnr_retry.is_some_and(|n| n > RNR_INFINITE) {
             return Result::Err(CardError::Invalid("rnr_retry is at most 7"));
         }
+        if m.rnr_retry.is_some() && self.init.ty == QpType::Ud {
+            return Result::Err(CardError::Invalid("datagrams have one attempt: UD has no rnr_retry"));
+        }
         let to = m.state.unwrap_or(from);
         // What a transition must carry, and what it may: partition key and port, QKey, PSN, rnr_retry, SQD event.
         let (must, may): (&[Attr], &[Attr]) = match (from, to) {
@@ -341,6 +344,18 @@ mod tests {
         qp.modify(&QpModify::to(QpState::Reset)).unwrap();
         assert_eq!(qp.attr.qkey, 0);
         assert_eq!(qp.rnr(), RnrRetry::Forever);
+    }
+
+    #[test]
+    fn datagrams_are_not_retried() {
+        let mut qp = qp();
+        qp.init.ty = QpType::Ud;
+        let [init, rtr, rts] = QpModify::up_to_rts(0x123, Some(3));
+        qp.modify(&init).unwrap();
+        qp.modify(&rtr).unwrap();
+        assert!(matches!(qp.modify(&rts), Err(CardError::Invalid(_))));
+        assert_eq!(qp.attr.state, QpState::Rtr, "nothing changed");
+        qp.modify(&QpModify { rnr_retry: None, ..rts }).unwrap();
     }
 
     #[test]

@@ -176,7 +176,7 @@ impl<M: HostMemory> World<M> {
     /// A queue pair that is ready to send.
     pub fn qp(&mut self, i: usize, change: impl FnOnce(&mut QpInit)) -> u16 {
         let qpn = self.new_qp(i, change);
-        self.up(i, qpn, RNR_INFINITE);
+        self.up(i, qpn, None);
         qpn
     }
 
@@ -195,8 +195,8 @@ impl<M: HostMemory> World<M> {
         host.card.create_qp(init).unwrap()
     }
 
-    pub fn up(&mut self, i: usize, qpn: u16, rnr_retry: u8) {
-        for change in QpModify::up_to_rts(QKEY, Some(rnr_retry)) {
+    pub fn up(&mut self, i: usize, qpn: u16, rnr_retry: Option<u8>) {
+        for change in QpModify::up_to_rts(QKEY, rnr_retry) {
             self.modify(i, qpn, change);
         }
     }
