@@ -203,16 +203,44 @@ fn the_error_state_flushes_everything_and_reset_forgets_it() {
     }
 }
 
+/// Two of which the first queue pair is in SQD, and has a send of 10 bytes.
+fn draining(ty: QpType) -> Two {
+    let mut two = Two::new();
+    let of_type = |init: &mut QpInit| (init.ty, init.ops) = (ty, SendOps::default());
+    two.qpn = [0, 1].map(|i| two.world.qp(i, of_type));
+    two.recv(1, 0, 100);
+    two.world.set_state(0, two.qpn[0], QpState::Sqd);
+    two.send(2, 0, 10);
+    two
+}
+
 #[test]
 fn sends_posted_while_draining_leave_later() {
-    let mut two = Two::new();
-    two.world.set_state(0, two.qpn[0], QpState::Sqd);
-    two.recv(1, 0, 100);
-    two.send(2, 0, 10);
-    two.world.run(Span::from_millis(50));
-    assert!(two.world.poll(0).is_none());
-    two.world.set_state(0, two.qpn[0], QpState::Rts);
-    assert_eq!((two.wait(0).status, two.wait(1).wr_id), (Status::Ok, 1));
+    for ty in [QpType::Srd, QpType::Ud] {
+        let mut two = draining(ty);
+        // Longer than any patience, whose time begins when they leave.
+        two.world.run(Span::from_secs(10));
+        assert!(two.world.poll(0).is_none(), "{ty:?}");
+        two.world.set_state(0, two.qpn[0], QpState::Rts);
+        assert_eq!((two.wait(0).status, two.wait(1).wr_id), (Status::Ok, 1), "{ty:?}");
+    }
+}
+
+#[test]
+fn sends_posted_while_draining_end_with_the_queue_pair() {
+    for (ty, state) in [(QpType::Srd, QpState::Err), (QpType::Ud, QpState::Err), (QpType::Ud, QpState::Reset)] {
+        let mut two = draining(ty);
+        two.world.set_state(0, two.qpn[0], state);
+        let flushed = (state == QpState::Err).then_some((2, Status::Flushed));
+        assert_eq!(two.world.poll(0).map(|c| (c.wr_id, c.status)), flushed, "{ty:?} {state:?}");
+        two.world.set_state(0, two.qpn[0], QpState::Reset);
+        two.world.up(0, two.qpn[0], None);
+        two.world.set_state(0, two.qpn[0], QpState::Sqd);
+        two.world.set_state(0, two.qpn[0], QpState::Rts);
+        two.world.run(Span::from_secs(1));
+        assert!(two.world.poll(1).is_none(), "{ty:?} {state:?}");
+        assert_eq!(two.world.hosts[0].card.in_flight(), 0);
+    }
 }
 
 #[test]

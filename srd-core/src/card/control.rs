@@ -396,7 +396,7 @@ impl<M: HostMemory> Card<M> {
                         card.flush_rq(qpn);
                     }
                     QpState::Reset => card.empty(endpoint, qpn),
-                    QpState::Rts if from == QpState::Sqd => card.unpark(endpoint, qpn),
+                    QpState::Rts if from == QpState::Sqd => card.unpark(qpn),
                     _ => {}
                 }
                 Ok(())

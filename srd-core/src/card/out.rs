@@ -25,6 +25,8 @@ pub(super) enum Kind {
     /// None: the slot is free.
     Free,
     Send,
+    /// A send of a UD queue pair.
+    Datagram,
     Write,
     /// Asks for the data of this read.
     Request(u32),
@@ -49,8 +51,8 @@ pub(super) struct Out {
     pub(super) len: u32,
     pub(super) rnr: RnrRetry,
     pub(super) kind: Kind,
-    /// It is a datagram, the one with this number.
-    pub(super) ud: Option<NonZeroU32>,
+    /// The number of a datagram that has started.
+    pub(super) number: Option<NonZeroU32>,
     /// Its work request has completed: it is a datagram.
     pub(super) done: bool,
     /// It is being taken back.
@@ -68,7 +70,7 @@ impl Slot for Out {
         len: 0,
         rnr: RnrRetry::Forever,
         kind: Kind::Free,
-        ud: None,
+        number: None,
         done: false,
         doomed: false,
         header: Encoded::EMPTY,

@@ -191,7 +191,7 @@ impl<M: HostMemory> Card<M> {
         out.request = Request { wr_id: wr.wr_id, peer: ah.peer(wr.qpn), cq, qpn, remote_qpn: wr.qpn, ah: wr.ah };
         out.len = len;
         out.rnr = if ud { RnrRetry::Times(0) } else { qp.rnr() };
-        (out.ud, out.done, out.doomed) = (None, false, false);
+        (out.number, out.done, out.doomed) = (None, false, false);
         out.segments.clear();
         match wr.data {
             SendData::Inline(bytes) => out.copy = copied(&mut self.free_copies, [bytes]),
@@ -205,7 +205,7 @@ impl<M: HostMemory> Card<M> {
         let route = Route { dst: wr.qpn, src: qpn, qkey: wr.qkey };
         match wr.op {
             SendOp::Send { imm } => {
-                out.kind = Kind::Send;
+                out.kind = if ud { Kind::Datagram } else { Kind::Send };
                 out.header.set(&Header::Send { route, ud, imm });
             }
             SendOp::Write { addr, rkey, imm } => {
@@ -226,19 +226,15 @@ impl<M: HostMemory> Card<M> {
                 out.header.set(&Header::Read { route, rkey, addr, len, id });
             }
         }
-        let state = qp.attr.state;
-        if ud {
-            self.start_datagram(slot);
-        }
-        Ok((slot, state))
+        Ok((slot, qp.attr.state))
     }
 
-    /// A message is a datagram: its work request is done when it is sent, unless there are many.
+    /// A datagram is given to the transport: its work request is done, unless there are many.
     fn start_datagram(&mut self, slot: usize) {
         self.datagram_count = self.datagram_count.checked_add(1).unwrap_or(NonZeroU32::MIN);
         self.datagrams.push_back((self.now + UD_PATIENCE, slot, self.datagram_count));
         let out = &mut self.outs[slot];
-        out.ud = Some(self.datagram_count);
+        out.number = Some(self.datagram_count);
         if self.done_datagrams >= MAX_COPIES {
             return;
         }
@@ -257,6 +253,9 @@ impl<M: HostMemory> Card<M> {
     /// Gives a message to the transport, or to ourselves.
     #[inline]
     fn dispatch(&mut self, endpoint: &mut Endpoint, out: usize) {
+        if let Out { kind: Kind::Datagram, number: None, .. } = self.outs[out] {
+            self.start_datagram(out);
+        }
         let Out { request, len, header, rnr, .. } = &self.outs[out];
         let Some(peer) = request.peer else {
             self.local.push(out);
@@ -277,11 +276,11 @@ impl<M: HostMemory> Card<M> {
         }
     }
 
-    /// Sends what was posted in SQD.
-    pub(super) fn unpark(&mut self, endpoint: &mut Endpoint, qpn: u16) {
+    /// Sends what was posted in SQD, in the next turn: this one does not know the time.
+    pub(super) fn unpark(&mut self, qpn: u16) {
         let parked = self.qp_mut(qpn).map(|qp| std::mem::take(&mut qp.parked)).unwrap_or_default();
         for out in parked {
-            self.dispatch(endpoint, out as usize);
+            self.enqueue(out as usize);
         }
     }
 
@@ -312,7 +311,7 @@ impl<M: HostMemory> Card<M> {
         out.request = Request { wr_id: 0, peer, cq: CqId(0), qpn, remote_qpn: 0, ah: UNKNOWN_AH };
         out.len = seg.map_or(0, |seg| seg.len);
         (out.rnr, out.kind) = (RnrRetry::Forever, kind);
-        (out.ud, out.done, out.doomed) = (None, false, false);
+        (out.number, out.done, out.doomed) = (None, false, false);
         out.header.set(&header);
         out.segments.clear();
         if let Some(seg) = seg {
@@ -339,7 +338,7 @@ impl<M: HostMemory> Card<M> {
         let status = match outcome {
             Ok(()) => Status::Ok,
             // What becomes of datagrams is nobody's business.
-            Err(_) if out.ud.is_some() => Status::Ok,
+            Err(_) if out.kind == Kind::Datagram => Status::Ok,
             Err(failure) => status_of(failure),
         };
         let (kind, Request { peer, qpn, .. }) = (out.kind, out.request);
@@ -368,7 +367,7 @@ impl<M: HostMemory> Card<M> {
         }
         let opcode = match kind {
             Kind::Free => return,
-            Kind::Send => Opcode::Send,
+            Kind::Send | Kind::Datagram => Opcode::Send,
             Kind::Write => Opcode::RdmaWrite,
             Kind::Request(id) => {
                 match (self.reads.get_mut(id), end) {
@@ -524,7 +523,7 @@ impl<M: HostMemory> Card<M> {
     pub(super) fn expire_datagrams(&mut self, endpoint: &mut Endpoint) -> bool {
         let mut doomed = Vec::new();
         while let Some(&(at, slot, number)) = self.datagrams.front() {
-            if self.outs.get(slot).is_some_and(|out| out.ud == Some(number)) {
+            if self.outs.get(slot).is_some_and(|out| out.number == Some(number)) {
                 if at > self.now {
                     break;
                 }
