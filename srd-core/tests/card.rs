@@ -361,6 +361,33 @@ fn full_queues_refuse_until_completions_are_polled() {
 }
 
 #[test]
+fn what_waits_for_a_silent_peer_holds_up_no_answer_to_another() {
+    let config = Config { send_queue: 16, ..Config::default() };
+    let mut world = World::with(3, options(), config, |_| Ram(vec![0; 1 << 20]));
+    let [busy, other] = [0, 2].map(|i| world.qp(i, |init| init.cap.send_wr = 4096));
+    let (to_silent, to_busy) = (world.ah(0, 1), world.ah(2, 0));
+    let [busy_keys, other_keys] = [0, 2].map(|i| world.mr(i));
+    world.ah(0, 2);
+    let read = |world: &mut World<Ram>| {
+        let (op, sges) = (SendOp::Read { addr: BASE, rkey: busy_keys.rkey }, [sge(other_keys, 0, 8)]);
+        let wr = SendWr { wr_id: 1, op, ah: to_busy, qpn: busy, qkey: QKEY, data: SendData::Sges(&sges) };
+        let start = world.now;
+        world.post(2, other, wr).unwrap();
+        assert_eq!(world.wait(2, Span::from_secs(60)).status, Status::Ok);
+        world.now.since(start)
+    };
+    read(&mut world);
+    let alone = read(&mut world);
+    world.hosts[1].alive = false;
+    let (op, data) = (SendOp::Send { imm: None }, SendData::Inline(&[1]));
+    let wr = SendWr { wr_id: 1, op, ah: to_silent, qpn: 1, qkey: QKEY, data };
+    (0..4096).for_each(|_| world.post(0, busy, wr).unwrap());
+    world.run(Span::from_millis(400));
+    let beside = read(&mut world);
+    assert!(beside <= alone * 2, "{beside} instead of {alone}");
+}
+
+#[test]
 fn a_chain_is_posted_up_to_the_first_bad_request_or_all_or_none() {
     let mut two = Two::new();
     two.recv(1, 0, 100);

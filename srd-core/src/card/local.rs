@@ -84,7 +84,9 @@ impl<M: HostMemory> Card<M> {
             }
             bytes += self.copy(BYTES_PER_TURN - bytes);
             // What it caused may go to ourselves as well.
-            self.drain_queued(endpoint, self.now);
+            if !self.is_stuck() {
+                self.drain_queued(endpoint, self.now);
+            }
         }
         true
     }

@@ -266,8 +266,8 @@ pub struct Card<M: HostMemory> {
     ahead: Ahead,
     /// Messages that could not be given to the transport where they arose.
     queued: VecDeque<usize>,
-    /// The transport has no room for any of them.
-    stuck: bool,
+    /// How often one was offered to the transport in vain since one was taken, or came.
+    vain_offers: usize,
     /// Datagrams by the time when they are given up, their place and their number; most are gone by then.
     datagrams: VecDeque<(Time, usize, NonZeroU32)>,
     datagram_count: NonZeroU32,
@@ -331,7 +331,7 @@ impl<M: HostMemory> Card<M> {
             places: Slots::new(),
             ahead: Ahead::default(),
             queued: VecDeque::new(),
-            stuck: false,
+            vain_offers: 0,
             datagrams: VecDeque::new(),
             datagram_count: NonZeroU32::MIN,
             done_datagrams: 0,
@@ -390,7 +390,7 @@ impl<M: HostMemory> Card<M> {
     /// When [`work`](Self::work) next has something to do without any input.
     pub fn deadline(&self) -> Time {
         let mut at = self.local.deadline();
-        if !self.queued.is_empty() && !self.stuck {
+        if !self.is_stuck() {
             at = Time::ZERO;
         }
         if let Some(&(due, ..)) = self.datagrams.front() {

@@ -269,7 +269,10 @@ impl<M: HostMemory> Card<M> {
         let message = Outbound { token, header_len: header.len(), len: *len, rnr: *rnr };
         match endpoint.send(self.now, peer, message) {
             Ok(()) => {}
-            Err(SendError::QueueFull { .. }) => self.queued.push_back(out),
+            Err(SendError::QueueFull { .. }) => {
+                self.queued.push_back(out);
+                self.vain_offers += 1;
+            }
             Err(SendError::TooLong { max, .. }) => self.completed(token, Err(Failure::TooLong { max })),
             Err(SendError::UnknownPeer) => self.completed(token, Err(Failure::Unreachable)),
             Err(SendError::Closed) => self.completed(token, Err(Failure::Closed)),
@@ -292,9 +295,17 @@ impl<M: HostMemory> Card<M> {
             let Some(out) = self.queued.pop_front() else { break };
             self.dispatch(endpoint, out);
         }
-        // Those that are left wait for room in the transport, which completions make.
-        self.stuck = self.queued.len() == waiting;
-        !self.stuck
+        let moved = self.queued.len() < waiting;
+        if moved {
+            self.vain_offers = 0;
+        }
+        moved
+    }
+
+    /// Whether all messages that are queued wait for room in the transport, which completions make. Those for one peer may be
+    /// many, so that it takes several goes to find the few for others.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.vain_offers >= self.queued.len()
     }
 
     /// A peer reads its data through a queue pair of ours, or is told that it will not.
@@ -323,7 +334,7 @@ impl<M: HostMemory> Card<M> {
     /// Keeps a message for the next turn.
     fn enqueue(&mut self, out: usize) {
         self.queued.push_back(out);
-        self.stuck = false;
+        self.vain_offers = 0;
     }
 
     /// Whether another read of this peer can be answered now.
@@ -511,6 +522,7 @@ impl<M: HostMemory> Card<M> {
         let gone = |out: usize| outs[out].doomed;
         let half = self.local.remove(gone);
         self.queued.retain(|&out| !gone(out));
+        self.vain_offers = 0;
         for qp in self.qps.iter_mut().flatten().filter(|qp| !qp.parked.is_empty()) {
             qp.parked.retain(|&out| !gone(out as usize));
         }
@@ -561,6 +573,7 @@ impl<M: HostMemory> Card<M> {
             !ends
         };
         self.queued.retain(|&out| stays(out));
+        self.vain_offers = 0;
         for qp in self.qps.iter_mut().flatten() {
             qp.parked.retain(|&out| stays(out as usize));
         }
