@@ -424,6 +424,17 @@ fn a_queue_pair_that_goes_serves_no_reads_any_more() {
 }
 
 #[test]
+fn a_read_of_more_than_the_transport_takes_fails() {
+    let config = Config { max_message: 1 << 16, ..Config::default() };
+    let mut two = Two::of(World::with(2, options(), config, |_| Ram(vec![0; 1 << 20])));
+    let (op, most, more) = (two.read(0), two.sge(0, 0, 1 << 16), two.sge(0, 0, (1 << 16) + 1));
+    assert_eq!(status_of(&mut two, op, most), Status::Ok);
+    assert_eq!(status_of(&mut two, op, more), Status::BadAddress);
+    let op = two.write(0, None);
+    assert_eq!(status_of(&mut two, op, more), Status::LocalBadLength);
+}
+
+#[test]
 fn a_peer_that_restarts_in_the_middle_aborts_each_operation() {
     let mut aborted = 0;
     for seed in 0..80u64 {

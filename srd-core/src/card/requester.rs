@@ -354,7 +354,8 @@ impl<M: HostMemory> Card<M> {
         };
         let (kind, Request { peer, qpn, .. }) = (out.kind, out.request);
         self.end_out(slot, End::With(status));
-        if let (Kind::Data(id), Err(Failure::MemoryGone)) = (kind, outcome) {
+        // The connection goes on, and its other side waits.
+        if let (Kind::Data(id), Err(Failure::MemoryGone | Failure::TooLong { .. })) = (kind, outcome) {
             self.answer(peer, qpn, id, Err(Status::BadAddress));
         }
     }
