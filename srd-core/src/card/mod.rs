@@ -287,7 +287,7 @@ pub struct Card<M: HostMemory> {
     pub device: DeviceCounters,
 }
 
-/// Entries of the log, and events, that nobody has fetched; older ones are forgotten.
+/// Entries of the log that nobody has fetched, of which older ones are forgotten; and events, if they are of peers.
 const MAX_NOTES: usize = 4096;
 /// Low bits of a queue pair's number are its slot, and of these the lowest the processing unit; the rest changes with each
 /// use of the slot.
@@ -531,11 +531,13 @@ impl<M: HostMemory> Card<M> {
         self.emit(event);
     }
 
+    /// Keeps an event for the program. Of completion queues there are no more than it asked for, and it may sleep until one
+    /// comes; of peers there may be any number, so the latest are dropped while nobody fetches any.
     fn emit(&mut self, event: CardEvent) {
-        if self.events.len() == MAX_NOTES {
-            self.events.pop_front();
+        let of_peer = matches!(event, CardEvent::Unresponsive(_));
+        if !of_peer || self.events.len() < MAX_NOTES {
+            self.events.push_back(event);
         }
-        self.events.push_back(event);
     }
 
     fn release_held(&mut self) -> bool {
@@ -559,4 +561,35 @@ const NO_QP: CardError = CardError::Invalid("no such queue pair");
 /// A number in `0..n`.
 fn below(rng: &mut Xoshiro256PlusPlus, n: usize) -> usize {
     ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct NoMemory;
+
+    impl HostMemory for NoMemory {
+        type Region = ();
+
+        fn read<'m>(&'m self, (): &'m (), _: u64, _: usize) -> &'m [u8] {
+            &[]
+        }
+
+        fn write(&mut self, (): &(), _: u64, _: &[u8]) {}
+    }
+
+    #[test]
+    fn events_of_peers_displace_none_of_completion_queues() {
+        let mut card = Card::new(CardOptions::default(), Gid::default(), NoMemory, 1);
+        let of_queues = [CardEvent::Completion(CqId(1)), CardEvent::Completion(CqId(2)), CardEvent::CqOverrun(CqId(1))];
+        card.emit(of_queues[0]);
+        (0..MAX_NOTES + 100).for_each(|_| card.emit(CardEvent::Unresponsive(Gid::default())));
+        card.emit(of_queues[1]);
+        card.emit(of_queues[2]);
+        let kept: Vec<CardEvent> = std::iter::from_fn(|| card.poll_event()).collect();
+        assert_eq!(kept.len(), MAX_NOTES + 2);
+        assert!(kept.iter().filter(|event| !matches!(event, CardEvent::Unresponsive(_))).eq(&of_queues));
+    }
 }
