@@ -99,7 +99,8 @@ pub struct QpModify {
     pub sq_psn: Option<u32>,
     /// Attempts for a receiver that is not ready, 0..=7; 7 is for ever. SRD only.
     pub rnr_retry: Option<u8>,
-    /// Asks for an event when the send queue has drained.
+    /// Asks for an event when the send queue has drained. It may be asked for on the way to SQD, and never comes: Linux passes
+    /// the wish on to an EFA device, but no such event from it to programs.
     pub en_sqd_notify: bool,
 }
 
