@@ -620,6 +620,14 @@ fn statuses_are_forced_on_request() {
 }
 
 #[test]
+fn success_is_not_forced() {
+    let mut options = options();
+    options.faults.force = Some(ForcedStatus { every: 1, status: Status::Ok.code() });
+    let mut two = Two::with(options);
+    two.assert_usable();
+}
+
+#[test]
 fn receivers_are_not_ready_and_completions_shuffled_on_request() {
     let mut options = options();
     options.faults.rnr = Share::per_million(500_000);

@@ -129,7 +129,7 @@ pub struct Trouble {
 pub struct ForcedStatus {
     /// Every how many work requests, at least 1.
     pub every: u32,
-    /// [`Status::code`] of what they get.
+    /// [`Status::code`] of what they get. That of [`Status::Ok`] forces nothing.
     pub status: u8,
 }
 
@@ -308,6 +308,7 @@ impl<M: HostMemory> Card<M> {
     /// told with [`count_qp`](Self::count_qp) and [`discount_qp`](Self::discount_qp).
     pub fn with_unit(mut options: CardOptions, gid: Gid, unit: Unit, memory: M, seed: u64) -> Card<M> {
         options.profile = options.profile.possible();
+        options.faults.force = options.faults.force.filter(|force| force.status != Status::Ok.code());
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let keys = Xoshiro256PlusPlus::seed_from_u64(rng.next_u64());
         let faults = Xoshiro256PlusPlus::seed_from_u64(options.faults.seed);
