@@ -8,24 +8,28 @@ use crate::exit::{Exit, Fault, Result};
 
 /// One JSON object on standard output.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).map_err(|e| Fault::new(Exit::Failed, e))?;
-    self::text(&text)
+    text(&serde_json::to_string_pretty(value).map_err(|e| Fault::new(Exit::Failed, e))?)
 }
 
-/// One JSON object in one line of standard output.
-pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string(value).map_err(|e| Fault::new(Exit::Failed, e))?;
-    self::text(&text)
+/// One JSON object in one line.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Fault::new(Exit::Failed, e))
 }
 
 /// Text and a line end on standard output. Whoever closed our output has read enough: that is no error.
 pub(crate) fn text(text: &str) -> Result<()> {
+    is_read(text).map(drop)
+}
+
+/// The same, for output without an end: whether there is still somebody who reads it.
+pub(crate) fn is_read(text: &str) -> Result<bool> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => {
             Err(Fault::new(Exit::Setup, anyhow::Error::new(e).context("cannot write the report to standard output")))
         }
-        _ => Ok(()),
     }
 }
 

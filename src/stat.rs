@@ -82,14 +82,16 @@ pub(crate) fn run(args: &StatArgs) -> Result<Exit> {
     let mut options = DeviceArgs::default().options()?;
     options.runtime_dir = args.runtime_dir.clone().or(options.runtime_dir);
     let registry = Registry::new(options.runtime_dirs());
-    let Some(period) = args.watch else { return once(args, &registry) };
+    let Some(period) = args.watch else { return once(args, &registry).map(|_| Exit::Ok) };
     interrupt::install()?;
     let period = Duration::from(period);
     let mut next = Instant::now();
     while !interrupt::requested() {
         if next <= Instant::now() {
             next += period;
-            once(args, &registry)?;
+            if !once(args, &registry)? {
+                return Ok(Exit::Ok);
+            }
         }
         // Signals are looked for often enough that nobody waits.
         std::thread::sleep(next.saturating_duration_since(Instant::now()).min(Duration::from_millis(50)));
@@ -97,7 +99,8 @@ pub(crate) fn run(args: &StatArgs) -> Result<Exit> {
     Ok(Exit::Interrupted)
 }
 
-fn once(args: &StatArgs, registry: &Registry) -> Result<Exit> {
+/// Looks once. Whether there is still somebody who reads what it prints.
+fn once(args: &StatArgs, registry: &Registry) -> Result<bool> {
     let all = registry.devices();
     if let Some(dir) = &args.sysfs {
         for (index, device) in all.iter().enumerate() {
@@ -110,14 +113,14 @@ fn once(args: &StatArgs, registry: &Registry) -> Result<Exit> {
         None => all,
         Some(which) => select(all, which)?,
     };
-    match (args.json, args.watch) {
-        (true, None) => render::json(&report(&devices)),
-        (true, Some(_)) => render::json_line(&report(&devices)),
-        (false, _) if args.sysfs.is_some() => Ok(()),
-        (false, _) if args.which.is_some() => render::text(&details(&devices)),
-        (false, _) => render::text(&summary(&devices)),
-    }?;
-    Ok(Exit::Ok)
+    let text = match (args.json, args.watch) {
+        (true, None) => return render::json(&report(&devices)).map(|()| true),
+        (true, Some(_)) => render::json_line(&report(&devices))?,
+        (false, _) if args.sysfs.is_some() => return Ok(true),
+        (false, _) if args.which.is_some() => details(&devices),
+        (false, _) => summary(&devices),
+    };
+    render::is_read(&text)
 }
 
 fn report(devices: &[Device]) -> StatReport {

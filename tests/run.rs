@@ -544,6 +544,22 @@ fn stat_keeps_a_tree_up_to_date() {
     assert_eq!(fs::read_to_string(tree.join("class/infiniband/rdmap0s6/device/vendor")).expect("a file"), "0x1d0f\n");
 }
 
+#[test]
+fn stat_ends_when_nobody_reads_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = dir.path().to_str().expect("UTF-8");
+    for json in [&[][..], &["--json"]] {
+        let args = [&["stat", "--runtime-dir", runtime, "--watch", "0.01"], json].concat();
+        let mut child = command(&args).spawn().expect("start");
+        // Closed once a line has come.
+        let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+        out.read_line(&mut String::new()).expect("a line");
+        drop(out);
+        let output = finish(child);
+        assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{output:?}");
+    }
+}
+
 /// The real library, beside the command. Cargo does not build it for tests, because no Rust program can be linked with it.
 fn build_the_library() -> PathBuf {
     let srd = Path::new(env!("CARGO_BIN_EXE_srd"));
