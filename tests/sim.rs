@@ -6,8 +6,9 @@ mod support;
 
 use std::path::PathBuf;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Output, is_documented, run};
+use support::{Output, command, finish, is_documented, run, signal};
 
 fn sim(args: &[&str]) -> Output {
     run(&[&["sim"], args].concat())
@@ -89,6 +90,29 @@ fn mistakes_are_explained() {
     ] {
         sim(args).fails(2, &[says]);
     }
+}
+
+#[test]
+fn an_interrupt_ends_it() {
+    // More than anybody waits for.
+    let args = ["sim", "permutation", "--seeds", "10000", "--json"];
+    let child = command(&args).spawn().expect("start the command");
+    // Its handlers are in place once it catches SIGHUP, the last of the signals.
+    let is_ready = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+        let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).expect("the signals that it catches");
+        u64::from_str_radix(mask.trim(), 16).expect("a mask") & 1 << (Signal::SIGHUP as u32 - 1) != 0
+    };
+    while !is_ready() {
+        std::thread::yield_now();
+    }
+    signal(child.id(), Signal::SIGINT);
+    let output = finish(child);
+    assert_eq!(output.code, Some(130), "{output:?}");
+    assert!(output.stderr.starts_with("srd: interrupted"), "{output:?}");
+    // Whether a run had begun by then or not.
+    let report = output.json();
+    assert!(report["interrupted"] == true || report["exit_code"] == 130, "{report:#}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
+use serde::Serialize;
 
 use crate::exit::{Exit, Fault, Result};
 use crate::results::{Point, Report, Run};
@@ -103,6 +104,15 @@ struct Source {
     base: PathBuf,
 }
 
+/// What `srd sim` reports: the report of all experiments, and whether it is all of it. The names are an interface.
+#[derive(Serialize)]
+struct SimReport<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    /// Whether a signal ended it early.
+    interrupted: bool,
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &SimArgs) -> Result<Exit> {
     if args.list {
@@ -116,14 +126,16 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit> {
     interrupt::install()?;
     output::check(args.csv.as_deref(), args.plots.as_deref(), args.html.as_deref())?;
     let report = simulate(args, &source)?;
+    let interrupted = interrupt::requested();
     if args.json {
-        render::json(&report)?;
+        render::json(&SimReport { report: &report, interrupted })?;
     } else {
         render::text(&crate::results::table(&report))?;
         render::text(&format!("{:.2} s, {:.2} M events/s per core", report.wall_s, report.events_per_s / 1e6))?;
     }
     output::write(&report, args.csv.as_deref(), args.plots.as_deref(), args.html.as_deref())?;
-    if interrupt::requested() {
+    if interrupted {
+        render::complain("interrupted; the result is partial");
         return Ok(Exit::Interrupted);
     }
     let unfinished = report.runs().next().is_some_and(|r| r.summary.unfinished > 0);
@@ -240,6 +252,9 @@ fn simulate(args: &SimArgs, source: &Source) -> Result<Report> {
     }
     // What is wrong with one of them is said before the first one runs.
     for task in tasks.iter().filter(|t| t.seed == args.seed) {
+        if interrupt::requested() {
+            return Err(Fault::interrupted());
+        }
         task.experiment(&source.base).map_err(wrong)?;
     }
     let began = Instant::now();
@@ -247,32 +262,32 @@ fn simulate(args: &SimArgs, source: &Source) -> Result<Report> {
     let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let (runs, busy, events) =
         output::with_progress(&tasks, |progress| run::all(&tasks, &source.base, threads, progress)).map_err(wrong)?;
-    let mut report =
-        assemble(&source.name, &scenario, runs, seeds.len(), transports.len(), &points, sweep.map(|s| s.0));
+    let report = assemble(&source.name, &scenario, runs, seeds.len(), transports.len(), &points, sweep.map(|s| s.0));
+    let mut report = report.ok_or_else(Fault::interrupted)?;
     report.wall_s = began.elapsed().as_secs_f64();
     report.events_per_s = events as f64 / busy.max(1e-9);
     Ok(report)
 }
 
-/// Puts the runs together, which come by point, transport and seed.
+/// Puts the runs together, which come by point, transport and seed. There is no report without any.
 fn assemble(
     name: &str,
     scenario: &Scenario,
-    runs: Vec<Run>,
+    runs: Vec<Option<Run>>,
     seeds: usize,
     transports: usize,
     points: &[(Option<String>, Scenario)],
     parameter: Option<String>,
-) -> Report {
+) -> Option<Report> {
     let mut runs = runs.into_iter();
     let mut sweep = Vec::new();
     let mut last = None;
     for (value, _) in points {
-        let mut reports = (0..transports).map(|_| {
-            let same: Vec<Run> = runs.by_ref().take(seeds).collect();
-            Report::of(name, &scenario.title, scenario.assumptions.clone(), same)
-        });
-        let mut report = reports.next().expect("the transport itself comes first");
+        let taken = (0..transports).map(|_| runs.by_ref().take(seeds).flatten().collect::<Vec<Run>>());
+        let ran: Vec<_> = taken.filter(|same| !same.is_empty()).collect();
+        let mut reports =
+            ran.into_iter().map(|same| Report::of(name, &scenario.title, scenario.assumptions.clone(), same));
+        let Some(mut report) = reports.next() else { continue };
         report.baselines = reports.map(|r| r.run).collect();
         if let (Some(parameter), Some(value)) = (&parameter, value) {
             sweep.extend(report.runs().map(|run| Point {
@@ -286,7 +301,7 @@ fn assemble(
         }
         last = Some(report);
     }
-    let mut report = last.expect("there is one point at least");
+    let mut report = last?;
     report.sweep = sweep;
-    report
+    Some(report)
 }

@@ -83,56 +83,71 @@ impl Task {
         })
     }
 
-    fn run(&self, base: &Path, progress: &Progress) -> Result<(Run, u64), String> {
+    fn run(&self, base: &Path, progress: &Progress) -> Result<Ran, String> {
         let experiment = self.experiment(base)?;
-        let mut last = 0;
+        let (mut last, mut whole) = (0, true);
         let outcome = experiment.run(|status: Status| {
             progress.running.fetch_add(status.events - last, Ordering::Relaxed);
             last = status.events;
             progress.simulated.store(status.elapsed.as_nanos(), Ordering::Relaxed);
             progress.flows_done.store(status.total - status.open, Ordering::Relaxed);
-            !progress.stop.load(Ordering::Relaxed)
+            whole = !progress.stop.load(Ordering::Relaxed);
+            whole
         })?;
         if let Some(what) = &outcome.broken {
             return Err(format!("the simulation broke off: {what}"));
         }
         progress.running.fetch_sub(last, Ordering::Relaxed);
         progress.events.fetch_add(outcome.events, Ordering::Relaxed);
-        Ok((results(&experiment, &outcome, &self.scenario, &self.transport), outcome.events))
+        let run = results(&experiment, &outcome, &self.scenario, &self.transport);
+        Ok(Ran { run, events: outcome.events, whole })
     }
 }
 
+/// A task that was run.
+#[derive(Debug)]
+struct Ran {
+    run: Run,
+    /// Events that it executed.
+    events: u64,
+    /// Whether it was not broken off.
+    whole: bool,
+}
+
 /// Runs all tasks and returns their results in the same order, with the seconds that they took together on their cores and
-/// the events that they executed.
+/// the events that they executed. Those that were not begun when somebody wanted an end have none, and one that was broken
+/// off has results only if no other was finished.
 pub(super) fn all(
     tasks: &[Task],
     base: &Path,
     threads: usize,
     progress: &Progress,
-) -> Result<(Vec<Run>, f64, u64), String> {
+) -> Result<(Vec<Option<Run>>, f64, u64), String> {
     let next = AtomicUsize::new(0);
-    let slots: Vec<Mutex<Option<Result<Run, String>>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
+    let slots: Vec<Mutex<Option<Result<Ran, String>>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
     let busy = Mutex::new((0.0, 0));
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, tasks.len().max(1)) {
             scope.spawn(|| {
-                loop {
+                while !progress.stop.load(Ordering::Relaxed) {
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     let Some(task) = tasks.get(i) else { return };
                     let began = Instant::now();
                     let result = task.run(base, progress);
                     let mut sum = busy.lock().expect("nobody panics with it");
                     sum.0 += began.elapsed().as_secs_f64();
-                    sum.1 += result.as_ref().map_or(0, |(_, events)| *events);
+                    sum.1 += result.as_ref().map_or(0, |ran| ran.events);
                     drop(sum);
                     progress.done.fetch_add(1, Ordering::Relaxed);
-                    *slots[i].lock().expect("nobody panics with it") = Some(result.map(|(run, _)| run));
+                    *slots[i].lock().expect("nobody panics with it") = Some(result);
                 }
             });
         }
     });
-    let taken = slots.into_iter().map(|s| s.into_inner().expect("nobody panics with it").expect("every task was run"));
-    let runs = taken.collect::<Result<Vec<Run>, String>>()?;
+    let taken = slots.into_iter().map(|s| s.into_inner().expect("nobody panics with it").transpose());
+    let ran = taken.collect::<Result<Vec<Option<Ran>>, String>>()?;
+    let any_whole = ran.iter().flatten().any(|r| r.whole);
+    let runs = ran.into_iter().map(|r| r.filter(|r| r.whole || !any_whole).map(|r| r.run)).collect();
     let (seconds, events) = busy.into_inner().expect("nobody panics with it");
     Ok((runs, seconds, events))
 }

@@ -116,6 +116,25 @@ fn seeds_transports_and_sweeps_come_together() {
 }
 
 #[test]
+fn what_was_not_begun_is_left_out() {
+    let scenario = Scenario::parse(BUILT_IN[1].1).expect("a scenario");
+    let task = |seed| Task { scenario: scenario.clone(), transport: "srd".into(), seed };
+    let tasks: Vec<_> = (1..=3).map(task).collect();
+    let progress = run::Progress::default();
+    progress.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (runs, ..) = run::all(&tasks, Path::new("."), 1, &progress).expect("they make sense");
+    assert!(runs.iter().all(Option::is_none));
+    let points = ["1", "2"].map(|value| (Some(value.to_owned()), scenario.clone()));
+    let report = |runs| assemble("it", &scenario, runs, 2, 2, &points, Some("network.hosts".into()));
+    assert!(report(vec![None; 8]).is_none());
+    // One seed of the second transport of the first point, and none of the second point.
+    let run = results::Run { transport: "tcp-cubic".into(), seed: 2, ..results::Run::default() };
+    let report = report([vec![None; 3], vec![Some(run)], vec![None; 4]].concat()).expect("one run");
+    assert_eq!((report.run.transport.as_str(), report.run.seed, report.seeds.len()), ("tcp-cubic", 2, 0));
+    assert_eq!(report.sweep.iter().map(|p| p.value.as_str()).collect::<Vec<_>>(), ["1"]);
+}
+
+#[test]
 fn errors_say_what_to_do() {
     assert!(error(&["nowhere"]).contains("paper-fig2"));
     assert!(error(&["nowhere.toml"]).contains("cannot read"));
