@@ -70,6 +70,15 @@ impl Clos {
         }
     }
 
+    /// Cables in all.
+    fn cables(&self) -> usize {
+        let leaves = self.servers.div_ceil(self.per_leaf);
+        let above_leaves = if self.tiers > 1 { leaves.saturating_mul(self.leaf_up) } else { 0 };
+        let pods = if self.tiers > 2 { leaves.div_ceil(self.pod_leaves.max(1)) } else { 0 };
+        let above_spines = pods.saturating_mul(self.spines).saturating_mul(self.spine_up);
+        self.servers.saturating_add(above_leaves).saturating_add(above_spines)
+    }
+
     /// The plan.
     ///
     /// # Errors
@@ -79,6 +88,7 @@ impl Clos {
         if c.servers == 0 || c.per_leaf == 0 {
             return Err("a network needs servers, and servers per leaf".into());
         }
+        Plan::can_have(c.servers, c.cables())?;
         let mut plan = Plan { servers: (0..c.servers).map(|i| format!("h{i}")).collect(), ..Plan::default() };
         let leaves = c.servers.div_ceil(c.per_leaf);
         plan.switches.extend((0..leaves).map(|i| format!("leaf{i}")));
@@ -170,6 +180,7 @@ mod tests {
         let plan = Clos::fat_tree(16, 1_024, G, US).plan().expect("valid");
         plan.check().expect("all reach all");
         assert_eq!((plan.servers.len(), plan.switches.len(), plan.cables.len()), (1_024, 320, 3 * 1_024));
+        assert_eq!(Clos::fat_tree(16, 1_024, G, US).cables(), plan.cables.len());
         assert_eq!(plan.name(Port::Switch(plan.edge(1_023))), "leaf127");
         // Two hops within a leaf, four within a pod, six across: 12 us and 6 x 2 packets of 125 bytes at 100 Gb/s.
         let rtt = |to| plan.base_rtt(0, to, 125, 125);
@@ -180,11 +191,17 @@ mod tests {
     fn over_subscription_and_bundles() {
         let clos = Clos { leaf_up: 8, spines: 4, ..Clos::leaf_spine(4, 16, 4, G, US) };
         let plan = clos.plan().expect("valid");
-        assert_eq!(plan.cables_named("leaf0-spine1").len(), 2);
+        assert_eq!((plan.cables.len(), plan.cables_named("leaf0-spine1").len()), (clos.cables(), 2));
         assert_eq!(plan.cables_named("spine1").len(), 8);
         assert!(plan.cables_named("spine9").is_empty());
         let uneven = Clos { leaf_up: 6, ..clos }.plan().expect_err("6 over 4");
         assert!(uneven.contains("6 cables up"), "{uneven}");
+        for (too_many, says) in [
+            (Clos { leaf_up: usize::MAX, ..clos }, "cables, at most 131072"),
+            (Clos { servers: 16_385, per_leaf: 16_385, ..clos }, "16385 servers, at most 16384"),
+        ] {
+            assert!(too_many.plan().expect_err(says).contains(says));
+        }
         assert!(Clos { tiers: 4, ..clos }.plan().is_err() && Clos { servers: 0, ..clos }.plan().is_err());
     }
 }

@@ -40,6 +40,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Servers at most: with more, a run takes more memory and time than hosts have.
+    pub const MAX_SERVERS: usize = 16_384;
+    /// Cables at most.
+    pub const MAX_CABLES: usize = 131_072;
+
     pub(crate) fn cable(&mut self, a: Port, b: Port, rate: u64, delay: Span) {
         self.cables.push(Cable { a, b, rate, delay, loss_ppm: 0 });
     }
@@ -58,11 +63,23 @@ impl Plan {
         at(&self.servers).map(Port::Server).or_else(|| at(&self.switches).map(Port::Switch))
     }
 
-    /// Whether every server has one cable, to a switch, and every other server can be reached.
+    /// Whether a network of so many is not too large.
+    pub(crate) fn can_have(servers: usize, cables: usize) -> Result<(), String> {
+        if servers > Plan::MAX_SERVERS {
+            return Err(format!("{servers} servers, at most {}", Plan::MAX_SERVERS));
+        }
+        if cables > Plan::MAX_CABLES {
+            return Err(format!("{cables} cables, at most {}", Plan::MAX_CABLES));
+        }
+        Ok(())
+    }
+
+    /// Whether it is not too large, every server has one cable, to a switch, and every other server can be reached.
     ///
     /// # Errors
     /// What is not so, in a sentence.
     pub fn check(&self) -> Result<(), String> {
+        Plan::can_have(self.servers.len(), self.cables.len())?;
         let mut cables = vec![0; self.servers.len()];
         for cable in &self.cables {
             for (end, other) in [(cable.a, cable.b), (cable.b, cable.a)] {

@@ -8,7 +8,7 @@ use crate::rng::mix;
 pub struct Switch {
     seed: u64,
     /// For every destination host, where in `groups` its group begins; the first one is empty.
-    routes: Vec<u16>,
+    routes: Vec<u32>,
     /// Groups of links, one after the other: how many they are, then their numbers. A packet finds all of it in one place.
     groups: Vec<u32>,
 }
@@ -41,7 +41,7 @@ impl Switch {
     }
 
     /// Where the group of these links begins.
-    fn group(&mut self, links: &[LinkId]) -> u16 {
+    fn group(&mut self, links: &[LinkId]) -> u32 {
         let mut at = 0;
         while let Some(&len) = self.groups.get(at) {
             let members = &self.groups[at + 1..][..len as usize];
@@ -54,7 +54,7 @@ impl Switch {
             self.groups.push(links.len() as u32);
             self.groups.extend(links.iter().map(|l| l.0));
         }
-        u16::try_from(at).expect("a switch has groups with fewer than 65,536 links")
+        at as u32
     }
 
     /// Changes the seed, and with it the link of every flow.
@@ -63,7 +63,7 @@ impl Switch {
     }
 
     pub(crate) fn next(&self, to: HostId, flow: u64) -> Option<LinkId> {
-        let group = &self.groups[usize::from(*self.routes.get(to.0 as usize)?)..];
+        let group = &self.groups[*self.routes.get(to.0 as usize)? as usize..];
         let (&len, members) = group.split_first()?;
         let chosen = match len {
             0 => return None,

@@ -9,6 +9,9 @@ use srd::Span;
 use super::formats::{hpcc, htsim};
 use super::scenario::{self, FaultKind, Network, NetworkKind};
 
+/// Largest radix of a fat tree's switches.
+const MAX_RADIX: usize = 512;
+
 /// A plan and, for topologies of ns-3, the number of each server in the file.
 pub(super) struct Planned {
     pub(super) plan: Plan,
@@ -24,8 +27,10 @@ pub(super) fn read(base: &Path, file: &str) -> Result<String, String> {
 /// The plan.
 pub(super) fn plan(n: &Network, base: &Path) -> Result<Planned, String> {
     allowed(n)?;
-    let need = |value: Option<usize>, name: &str| {
-        value.filter(|v| *v > 0).ok_or_else(|| format!("network.{name} is missing: a network of this kind needs it"))
+    let need = |value: Option<usize>, name: &str| match value {
+        Some(0) => Err(format!("network.{name} is 0, at least 1")),
+        Some(n) => Ok(n),
+        None => Err(format!("network.{name} is missing: a network of this kind needs it")),
     };
     let file = || n.file.as_deref().ok_or_else(|| "network.file is missing".to_owned());
     let rates = [n.rate, n.spine_rate.unwrap_or(n.rate), n.core_rate.or(n.spine_rate).unwrap_or(n.rate)].map(|r| r.0);
@@ -40,8 +45,10 @@ pub(super) fn plan(n: &Network, base: &Path) -> Result<Planned, String> {
         }
         NetworkKind::FatTree => {
             let k = need(n.radix, "radix")?;
-            if k % 2 == 1 || k < 4 {
-                return Err(format!("network.radix is {k}; a fat tree needs switches of an even radix of 4 at least"));
+            if k % 2 == 1 || !(4..=MAX_RADIX).contains(&k) {
+                return Err(format!(
+                    "network.radix is {k}; a fat tree needs switches of an even radix from 4 to {MAX_RADIX}"
+                ));
             }
             let hosts = n.hosts.unwrap_or(k * k * k / 4);
             let clos = Clos::fat_tree(k, hosts, n.rate.0, n.delay.0);
@@ -62,6 +69,9 @@ pub(super) fn plan(n: &Network, base: &Path) -> Result<Planned, String> {
             return Ok(Planned { plan, numbers: Some(numbers) });
         }
     };
+    if clos.servers > Plan::MAX_SERVERS {
+        return Err(format!("network.hosts is {}, at most {}", clos.servers, Plan::MAX_SERVERS));
+    }
     Ok(Planned { plan: clos.plan().map_err(|e| format!("network: {e}"))?, numbers: None })
 }
 
@@ -175,6 +185,12 @@ mod tests {
         let error = |network: &str| plan(&scenario(network, "").network, Path::new(".")).err().expect("invalid");
         assert!(error("kind = \"star\"\nhosts = 4\nleaves = 2").contains("network.leaves means nothing"));
         assert!(error("kind = \"star\"").contains("network.hosts is missing"));
+        assert!(error("kind = \"star\"\nhosts = 0").contains("network.hosts is 0, at least 1"));
+        assert!(error("kind = \"star\"\nhosts = 100000000").contains("network.hosts is 100000000, at most 16384"));
+        assert!(error("kind = \"fat-tree\"\nradix = 128").contains("network.hosts is 524288, at most 16384"));
+        assert!(error("kind = \"fat-tree\"\nradix = 10000000").contains("radix from 4 to 512"));
+        let bundles = "kind = \"leaf-spine\"\nhosts = 49\nleaves = 7\nspines = 4\nuplinks = 100000";
+        assert!(error(bundles).contains("700049 cables, at most 131072"));
         assert!(error("kind = \"fat-tree\"\nradix = 7").contains("even radix"));
         assert!(error("kind = \"fat-tree\"\nradix = 4\nhosts = 17").contains("has 16"));
         assert!(error("kind = \"leaf-spine\"\nhosts = 8\nleaves = 2\nspines = 4\nuplinks = 6").contains("6 cables up"));

@@ -53,6 +53,10 @@ pub(crate) fn topology(text: &str) -> Result<(Plan, Vec<usize>), String> {
     if head.len() != 3 {
         return Err(format!("line {line}: {} numbers, not 'nodes switches links'", head.len()));
     }
+    // Each has a link.
+    if nodes > Plan::MAX_CABLES {
+        return Err(format!("line {line}: {nodes} nodes, at most {}", Plan::MAX_CABLES));
+    }
     let mut is_switch = vec![false; nodes];
     let mut left = switches;
     while left > 0 {
@@ -128,6 +132,7 @@ mod tests {
         let error = |from: &str, to: &str| topology(&TOPOLOGY.replace(from, to)).expect_err("invalid");
         assert!(error("400Gbps", "fast").starts_with("line 7: 'fast' is no rate"));
         assert!(error("6 2 5", "6 2 6").contains("6 links are announced, 5"));
+        assert!(error("6 2 5", "1000000000 2 5").contains("1000000000 nodes, at most 131072"));
         assert!(error("3 5 100", "9 5 100").starts_with("line 6: node 9 of 6"));
         assert!(error("4 5\n", "4 5 3\n").starts_with("line 2: more than 2 switches"));
     }
