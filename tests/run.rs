@@ -137,6 +137,11 @@ fn run_programs_get_the_library_and_the_options() {
     without.env("LD_LIBRARY_PATH", shop.at("host")).stdout(Stdio::piped()).stderr(Stdio::piped());
     says(&output(without), &format!("library {OTHER}"));
 
+    // What comes after the program is the program's, without the two hyphens, too.
+    let fixed = ["run", "--library", &shop.text("libsrd_verbs.so"), "--runtime-dir", &shop.text("runtime")];
+    let done = run(&[&fixed[..], &["--addr", "127.0.0.1", "echo", "--paths", "-v"]].concat());
+    assert_eq!((done.code, done.stdout.as_str()), (Some(0), "--paths -v\n"), "{done:?}");
+
     let done = output(shop.run(&["--paths", "3", "--profile", "efa3"], &[program, "33"]));
     assert_eq!((done.code, done.stderr.as_str()), (Some(33), ""), "{done:?}");
     says(&done, &format!("library {OURS}"));
@@ -298,6 +303,8 @@ fn run_says_soon_why_it_cannot() {
         (&["--xdp-queues", "17", "--", "true"], 2, "must be a number from 1 to 16"),
         (&["--also", "a/b.so", "--", "true"], 2, "no name of a library"),
         (&["--runtime-dir", &file, "--", "true"], 3, "it is no directory"),
+        (&["--bogus", "--", "true"], 2, "unexpected argument '--bogus' found"),
+        (&["--", "-weird"], 3, "no program '-weird' in PATH"),
         (&[], 2, "CMD"),
     ];
     for (args, code, text) in cases {
@@ -408,6 +415,7 @@ fn doctor_finds_what_is_wrong() {
     let text = report.to_string();
     assert!(text.contains("SRD_PATHS?"), "{text}");
 
+    fails(&["doctor", "--jsn"], 2, &["unexpected argument '--jsn' found"]);
     let output = run(&["doctor", "--library", "/no/such.so"]);
     assert_eq!(output.code, Some(1));
     assert!(output.stdout.contains("FAIL  library") && output.stdout.contains("does not work here"), "{output:?}");

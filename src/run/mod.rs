@@ -35,12 +35,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     print_env: bool,
     /// The program and its arguments
-    #[arg(
-        value_name = "CMD",
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required_unless_present = "print_env"
-    )]
+    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "print_env")]
     command: Vec<OsString>,
 }
 
