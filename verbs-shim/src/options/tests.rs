@@ -64,6 +64,8 @@ fn everything_arrives_in_the_devices() {
         (Some(40000..=49999), Some(1500), WaitMode::Spin)
     );
     assert_eq!((v4.transport.link_rate, v4.transport.peer_timeout), (Some(1_000_000_000), Span::from_secs(2)));
+    let longest = parse(&[("peer-timeout", "1h")]).unwrap();
+    assert_eq!(longest.devices().unwrap()[0].transport.peer_timeout, Span::from_secs(3_600));
     assert_eq!(v4.transport.keepalive, Span::from_millis(500));
     assert_eq!(v4.transport.checksum, Checksum::Crc32c, "corruption is injected");
     let profile = v4.card.profile;

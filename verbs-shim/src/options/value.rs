@@ -52,7 +52,7 @@ pub(crate) fn time(text: &str, range: RangeInclusive<Span>) -> Parsed<Span> {
     span(text).filter(|t| range.contains(t)).ok_or_else(wanted)
 }
 
-/// A time with its unit: `200us`, `1.5ms`, `2s`, `1m`; `0` needs none.
+/// A time with its unit: `200us`, `1.5ms`, `2s`, `1m`, `1h`; `0` needs none.
 pub(crate) fn span(text: &str) -> Option<Span> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
@@ -62,6 +62,7 @@ pub(crate) fn span(text: &str) -> Option<Span> {
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
         "m" | "min" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
         "" if digits == "0" => 1,
         _ => return None,
     };
@@ -152,6 +153,7 @@ mod tests {
             ("2s", us(2_000_000)),
             ("0.000001s", us(1)),
             ("1m", us(60_000_000)),
+            ("1h", us(3_600_000_000)),
         ] {
             assert_eq!(span(text), Some(want), "{text}");
         }
