@@ -345,7 +345,7 @@ fn devices_are_what_was_asked_for() {
     assert!(device["gid"].as_str().is_some_and(|g| g.starts_with("fe80::202:7f00:")), "{device:#}");
     let text = run(&["devices", "--addr", "127.0.0.1", "--pus", "2"]).stdout;
     assert!(text.contains("UDP any 2 ports") && text.contains("2 processing units"), "{text}");
-    fails(&["devices", "--addr", "::1", "--pus", "2"], 2, &["addr [::1]:0 and pus 2", "use IPv4"]);
+    fails(&["devices", "--addr", "::1", "--pus", "2"], 2, &["--addr ::1 and --pus 2", "use IPv4"]);
     fails(&["devices", "--pus", "3"], 2, &["a power of two from 1 to 16"]);
 }
 

@@ -2,8 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
 
@@ -36,6 +39,25 @@ pub(super) fn level(text: &str) -> Parsed<LevelFilter> {
     value::word(text, &words)
 }
 
+/// The name of a file that lines can be added to. Nothing is made.
+pub(super) fn file(text: &str) -> Parsed<String> {
+    let name = expand(text);
+    let path = Path::new(&name);
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match access(path, AccessFlags::W_OK) {
+        Ok(()) if path.is_dir() => return Err("cannot be written: it is a directory".to_owned()),
+        Err(Errno::ENOENT) => access(parent, AccessFlags::W_OK | AccessFlags::X_OK),
+        other => other,
+    }
+    .map_err(|errno| format!("cannot be written: {}", io::Error::from(errno)))?;
+    Ok(text.to_owned())
+}
+
+/// A pattern of this process.
+fn expand(pattern: &str) -> String {
+    pattern.replace("%p", &std::process::id().to_string())
+}
+
 impl Log {
     /// Begins to log. Does nothing in a process where somebody else, or an earlier call, has begun already.
     ///
@@ -47,7 +69,7 @@ impl Log {
         let _ = match &self.file {
             None => set_global_default(builder.with_writer(|| Stderr).finish()),
             Some(pattern) => {
-                let name = pattern.replace("%p", &std::process::id().to_string());
+                let name = expand(pattern);
                 let file = open(&name).map_err(|e| format!("cannot write the log file '{name}': {e}"))?;
                 // Lines are written in one call each, so that no lock is needed: a lock that is held while the program
                 // forks would never be released in the child.

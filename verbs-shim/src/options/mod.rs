@@ -11,6 +11,7 @@ mod table;
 mod tests;
 pub(crate) mod value;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -157,16 +158,17 @@ impl Options {
         mut get: impl FnMut(&'static Opt) -> Result<Option<(Source, String)>, OptionError>,
     ) -> Result<Options, OptionError> {
         let mut options = Options::default();
+        let mut given = BTreeMap::new();
         for option in OPTIONS {
             let Some((source, value)) = get(option)? else { continue };
-            (option.set)(&mut options, &value).map_err(|problem| {
-                OptionError(match source {
-                    Source::Flag => format!("--{} {value} {problem}", option.name),
-                    Source::Environment => format!("{}={value} {problem}", option.variable()),
-                })
-            })?;
+            let shown = match source {
+                Source::Flag => format!("--{} {value}", option.name),
+                Source::Environment => format!("{}={value}", option.variable()),
+            };
+            (option.set)(&mut options, &value).map_err(|problem| OptionError(format!("{shown} {problem}")))?;
+            given.insert(option.name, shown);
         }
-        options.check()?;
+        options.check(&given)?;
         if options.seed_is_drawn && !options.fault.is_empty() {
             // If there is no chance to be had, any number will do: it is told, and replays.
             options.seed = getrandom::u64().unwrap_or(1);
@@ -174,35 +176,45 @@ impl Options {
         Ok(options)
     }
 
-    /// What no option alone can know.
-    fn check(&self) -> Result<(), OptionError> {
+    /// What no option alone can know. Errors show options as they were `given`.
+    fn check(&self, given: &BTreeMap<&str, String>) -> Result<(), OptionError> {
         let wrong = |text: String| Err(OptionError(text));
+        let shown = |name: &'static str| given.get(name).map_or(name, String::as_str);
         let (devices, addrs) = (self.device_count(), self.addrs.len());
         if devices < addrs {
             return wrong(format!(
-                "there are {addrs} addresses but only {devices} devices; leave out 'devices' or some addresses"
+                "{} is less than there are addresses: {addrs} in {}; leave it out, or some of them",
+                shown("devices"),
+                shown("addr")
             ));
         }
         for addr in &self.addrs {
             let Addr::At(at) = addr else { continue };
             if at.port() != 0 && devices > addrs {
-                return wrong("devices that share an address cannot share a port: leave out the port".to_owned());
+                return wrong(format!(
+                    "{} has a port, but devices that share an address ({}) cannot share a port: leave out the port",
+                    shown("addr"),
+                    shown("devices")
+                ));
             }
             // With any port that suits, if none is said.
             Gid::with_units(SocketAddr::new(at.ip(), at.port().max(1)), self.pus)
-                .map_err(|e| OptionError(format!("addr {at} and pus {} do not go together: {e}", self.pus)))?;
+                .map_err(|e| OptionError(format!("{} and {} do not go together: {e}", shown("addr"), shown("pus"))))?;
         }
-        let (paths, pool) = (self.paths, self.path_pool.unwrap_or(u16::MAX));
-        if pool < paths {
+        if self.path_pool.is_some_and(|pool| pool < self.paths) {
             return wrong(format!(
-                "path-pool is {pool}, but paths are drawn from it and there are {paths}; raise path-pool"
+                "{} is less than the {} paths that are drawn from it; raise it",
+                shown("path-pool"),
+                self.paths
             ));
         }
         if let Some(range) = &self.ports {
-            let (have, need) = (range.len(), usize::from(self.pus) * (usize::from(self.pool()) + 1));
+            let (have, need) = (range.len(), devices * usize::from(self.pus) * (usize::from(self.pool()) + 1));
             if have < need {
+                let who = if devices == 1 { "a device needs".to_owned() } else { format!("{devices} devices need") };
                 return wrong(format!(
-                    "ports has {have} ports, but a device needs {need}; widen it or lower path-pool (or pus)"
+                    "{} has {have} ports, but {who} {need}; widen it, or lower path-pool (or pus)",
+                    shown("ports")
                 ));
             }
         }

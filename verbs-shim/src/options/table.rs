@@ -223,10 +223,7 @@ pub static OPTIONS: &[Opt] = &[
         default: "standard error",
         group: WATCHING,
         help: "Where it tells it: lines are added to this file; %p in the name becomes the process id",
-        set: |o, v| {
-            o.log.file = Some(v.to_owned());
-            Ok(())
-        },
+        set: |o, v| super::log::file(v).map(|file| o.log.file = Some(file)),
     },
     Opt {
         name: "counters",

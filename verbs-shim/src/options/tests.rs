@@ -107,17 +107,21 @@ fn errors_name_the_option_the_value_and_what_to_do() {
         (&[("pus", "32")], "a power of two from 1 to 16"),
         (
             &[("pus", "2"), ("addr", "10.0.0.1,::1")],
-            "addr [::1]:0 and pus 2 do not go together: ::1 is an IPv6 address",
+            "--addr 10.0.0.1,::1 and --pus 2 do not go together: ::1 is an IPv6 address",
         ),
         (&[("pus", "4"), ("addr", "10.0.0.1:65533")], "choose a lower one"),
         (&[("pus", "4"), ("ports", "1000-1066")], "a device needs 68"),
         (&[("profile", "efa9")], "one of efa0, efa1, efa2, efa3, efa4"),
         (&[("caps", "fly")], "one of read"),
         (&[("addr", "0.0.0.0")], "not an address"),
-        (&[("addr", "10.0.0.1,10.0.0.2"), ("devices", "1")], "2 addresses but only 1 devices"),
+        (
+            &[("addr", "10.0.0.1,10.0.0.2"), ("devices", "1")],
+            "--devices 1 is less than there are addresses: 2 in --addr 10.0.0.1,10.0.0.2",
+        ),
         (&[("addr", "10.0.0.1:5"), ("devices", "2")], "cannot share a port"),
-        (&[("paths", "100"), ("path-pool", "99")], "raise path-pool"),
-        (&[("ports", "1000-1063")], "a device needs 65"),
+        (&[("paths", "100"), ("path-pool", "99")], "--path-pool 99 is less than the 100 paths"),
+        (&[("ports", "1000-1063")], "--ports 1000-1063 has 64 ports, but a device needs 65"),
+        (&[("ports", "1000-1064"), ("devices", "3")], "but 3 devices need 195"),
         (&[("mtu", "100")], "from 560 to 9264"),
         (&[("rate", "fast")], "such as 500M"),
         (&[("peer-timeout", "5")], "such as 200us"),
@@ -126,6 +130,8 @@ fn errors_name_the_option_the_value_and_what_to_do() {
         (&[("fault", "@/no/such/file")], "cannot be read"),
         (&[("seed", "-1")], "a number from 0"),
         (&[("log", "loud")], "one of off, error"),
+        (&[("log-file", "/no/such/file")], "--log-file /no/such/file cannot be written: No such file"),
+        (&[("log-file", "/")], "it is a directory"),
         (&[("max-sq-wr", "100")], "a power of two"),
         (&[("max-ah", "65536")], "from 1 to 65535"),
         (&[("counters", "some")], "on or off"),
@@ -135,6 +141,9 @@ fn errors_name_the_option_the_value_and_what_to_do() {
     }
     let error = Options::parse(|o| Ok((o.name == "paths").then(|| (Source::Environment, "x".to_owned())))).unwrap_err();
     assert!(error.to_string().starts_with("SRD_PATHS=x must be"), "{error}");
+    let ports = |o: &Opt| Ok((o.name == "ports").then(|| (Source::Environment, "40000-40010".to_owned())));
+    let error = Options::parse(ports).unwrap_err();
+    assert!(error.to_string().starts_with("SRD_PORTS=40000-40010 has 11 ports"), "{error}");
 }
 
 #[test]
