@@ -77,12 +77,17 @@ struct Limits {
 /// Amazon's.
 const VENDOR_ID: u32 = 0x1d0f;
 
+/// Opens a device as a program would, but for its counters: nothing will be counted.
+pub(crate) fn open(config: NicConfig) -> Result<Nic> {
+    let name = config.name.clone();
+    Nic::open(NicConfig { counters: None, ..config }, Box::new(()))
+        .map_err(|e| Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("device {name} cannot be opened"))))
+}
+
 impl DeviceReport {
     fn new(config: NicConfig) -> Result<DeviceReport> {
         let (name, fixed, paths) = (config.name.clone(), config.addr.port() != 0, config.transport.paths);
-        let nic = Nic::open(config, Box::new(())).map_err(|e| {
-            Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("device {name} cannot be opened")))
-        })?;
+        let nic = open(config)?;
         let profile = *nic.profile();
         Ok(DeviceReport {
             name,
@@ -124,7 +129,7 @@ impl From<&Profile> for Limits {
 }
 
 pub(crate) fn run(args: &DevicesArgs) -> Result<Exit> {
-    // Nothing will be counted.
+    // So no place for them is looked for.
     let options = Options { counters: false, ..args.device.options()? };
     let configs = options.devices().map_err(|e| Fault::new(Exit::Setup, e))?;
     let devices: Vec<DeviceReport> = configs.into_iter().map(DeviceReport::new).collect::<Result<_>>()?;

@@ -100,6 +100,11 @@ pub(crate) fn size_text(n: u32) -> String {
     }
 }
 
+/// So many of something.
+pub(crate) fn plural(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
 /// Bytes in the unit that keeps the number short.
 pub(crate) fn bytes(n: u64) -> String {
     match n {

@@ -7,6 +7,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::net::UdpSocket;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -302,6 +303,8 @@ fn run_says_soon_why_it_cannot() {
         (&["--driver", "dpdk", "--", "true"], 2, "one of udp, xdp, auto"),
         (&["--xdp-queues", "17", "--", "true"], 2, "must be a number from 1 to 16"),
         (&["--also", "a/b.so", "--", "true"], 2, "no name of a library"),
+        (&["--driver", "xdp", "--", "true"], 3, "device rdmap0s6 cannot be opened"),
+        (&["--log-file", "/no/such/dir", "--", "true"], 2, "--log-file /no/such/dir cannot be written: No such file"),
         (&["--runtime-dir", &file, "--", "true"], 3, "it is no directory"),
         (&["--bogus", "--", "true"], 2, "unexpected argument '--bogus' found"),
         (&["--", "-weird"], 3, "no program '-weird' in PATH"),
@@ -414,6 +417,24 @@ fn doctor_finds_what_is_wrong() {
     }
     let text = report.to_string();
     assert!(text.contains("SRD_PATHS?"), "{text}");
+
+    // A range of which all ports are taken, by us or by others.
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("bind a socket");
+    let first = taken.local_addr().expect("an address").port().min(u16::MAX - 1);
+    let _also = [first, first + 1].map(|port| UdpSocket::bind(("127.0.0.1", port)));
+    let ports = ["--paths", "1", "--path-pool", "1", "--ports", &format!("{first}-{}", first + 1)];
+    let output = run(&[&good[..], &ports].concat());
+    assert_eq!(output.code, Some(1), "{output:?}");
+    assert_eq!(finding(&output.json(), "ports")["state"], Value::from("fail"), "{output:?}");
+    for (options, says) in [
+        (&["--ports", "40000-40064", "--devices", "3"][..], "3 devices need 195"),
+        (&["--log-file", "/no/such/dir"], "cannot be written"),
+    ] {
+        let output = run(&[&good[..], options].concat());
+        assert_eq!(output.code, Some(1), "{output:?}");
+        let finding = finding(&output.json(), "options")["found"].to_string();
+        assert!(finding.contains(says), "{finding}");
+    }
 
     fails(&["doctor", "--jsn"], 2, &["unexpected argument '--jsn' found"]);
     let output = run(&["doctor", "--library", "/no/such.so"]);

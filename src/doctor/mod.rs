@@ -16,6 +16,7 @@ use verbs_shim::Options;
 use crate::exit::{Exit, Result};
 use crate::options::{self, DeviceArgs};
 use crate::render;
+use crate::units::plural;
 
 /// Options of `srd doctor`.
 #[derive(Args, Clone, Debug)]
@@ -119,7 +120,7 @@ fn text(findings: &[Finding], ok: bool) -> String {
     out += &match (ok, warnings) {
         (false, _) => "verdict: it does not work here yet".to_owned(),
         (true, 0) => "verdict: ok".to_owned(),
-        (true, n) => format!("verdict: ok, with {n} warnings"),
+        (true, n) => format!("verdict: ok, with {}", plural(n, "warning", "warnings")),
     };
     out
 }

@@ -10,7 +10,8 @@ use srd::xdp::{DriverChoice, Prospect, probe};
 use verbs_shim::{NicConfig, Options};
 
 use super::{Finding, tool};
-use crate::units::bytes;
+use crate::devices;
+use crate::units::{bytes, plural};
 
 /// A datagram to ourselves that is not there by then has been dropped.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -38,7 +39,7 @@ pub(super) fn check(options: &Options) -> Vec<Finding> {
         findings.extend(offloads(&driver, &devices[0].udp));
     }
     findings.extend(devices.first().map(|device| af_xdp(options, device.addr.ip(), devices.len())));
-    findings.push(ports(options, devices.len() * usize::from(options.pus)));
+    findings.push(ports(options, &devices));
     findings.push(firewall());
     findings.push(equal_cost());
     findings
@@ -121,7 +122,10 @@ fn af_xdp(options: &Options, ip: IpAddr, devices: usize) -> Finding {
     match probe(ip, None) {
         Ok(Prospect { interface, queues, veth, .. }) => {
             let copies = if veth { "; the kernel copies there, so --driver auto takes kernel UDP" } else { "" };
-            let found = format!("--driver xdp works at {interface}, which has {queues} receive queues{copies}");
+            let found = format!(
+                "--driver xdp works at {interface}, which has {}{copies}",
+                plural(queues as usize, "receive queue", "receive queues")
+            );
             let need = devices * pus;
             if choice == DriverChoice::Xdp && need > queues as usize {
                 let remedy = format!("ethtool -L {interface} combined {need}, and --xdp-queues {pus}");
@@ -137,18 +141,29 @@ fn af_xdp(options: &Options, ip: IpAddr, devices: usize) -> Finding {
     }
 }
 
-/// Whether there are enough ephemeral ports for so many processing units.
-fn ports(options: &Options, units: usize) -> Finding {
-    let need = units * (usize::from(options.pool()) + 1);
+/// Whether there are enough ports for the devices of a process.
+fn ports(options: &Options, devices: &[NicConfig]) -> Finding {
+    let need = devices.len() * usize::from(options.pus) * (usize::from(options.pool()) + 1);
     if let Some(range) = &options.ports {
         let (first, last) = (range.start(), range.end());
-        return Finding::ok("ports", format!("UDP {first} to {last}: enough for {} processes", range.len() / need));
+        // AF_XDP is looked at elsewhere.
+        let open = |device: &NicConfig| devices::open(NicConfig { driver: DriverChoice::Udp, ..device.clone() });
+        return match devices.iter().map(open).collect::<Result<Vec<_>, _>>() {
+            Ok(_) => {
+                let processes = plural(range.len() / need, "process", "processes");
+                Finding::ok("ports", format!("UDP {first} to {last}: enough for {processes}"))
+            }
+            Err(fault) => Finding::fail("ports", fault.to_string(), "choose another range with --ports (SRD_PORTS)"),
+        };
     }
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let limits: Vec<usize> = text.split_whitespace().filter_map(|n| n.parse().ok()).collect();
     let &[first, last] = &limits[..] else { return Finding::ok("ports", "the kernel chooses them") };
     let have = (last + 1).saturating_sub(first);
-    let found = format!("the kernel chooses from UDP {first} to {last}: enough for {} processes", have / need);
+    let found = format!(
+        "the kernel chooses from UDP {first} to {last}: enough for {}",
+        plural(have / need, "process", "processes")
+    );
     if have < need {
         Finding::fail(
             "ports",

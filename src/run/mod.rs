@@ -15,12 +15,11 @@ use std::path::Path;
 use std::process::Command;
 
 use clap::Args;
-use srd::udp::{UdpDriver, UdpOptions};
-use verbs_shim::{NicConfig, Options};
+use verbs_shim::Options;
 
 use crate::exit::{Exit, Fault, Result};
 use crate::options::DeviceArgs;
-use crate::render;
+use crate::{devices, render};
 use program::Program;
 
 /// Options of `srd run`.
@@ -55,7 +54,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     let options = args.device.options()?;
     let library = library::find(&options)?;
     options.runtime_dir().map_err(|e| Fault::new(Exit::Setup, e))?;
-    options.devices().map_err(|e| Fault::new(Exit::Setup, e))?.iter().try_for_each(can_be_opened)?;
+    // A device that cannot be opened is told at once, and not by the program in its own way.
+    let devices = options.devices().map_err(|e| Fault::new(Exit::Setup, e))?;
+    devices.into_iter().try_for_each(|device| devices::open(device).map(drop))?;
     let Some((command, rest)) = args.command.split_first() else {
         return print(&variables(args, &options, &library, Program::default().also)?);
     };
@@ -71,14 +72,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     }
     let error = Command::new(&path).arg0(command).args(rest).envs(variables).exec();
     Err(Fault::new(Exit::Setup, anyhow::Error::new(error).context(format!("cannot run {}", path.display()))))
-}
-
-/// Tries the address of a device, so that a wrong one is told at once and not by the program in its own way.
-fn can_be_opened(device: &NicConfig) -> Result<()> {
-    let addr = (device.addr.ip(), 0).into();
-    UdpDriver::bind(addr, UdpOptions { source_ports: 1, ..UdpOptions::default() }).map(drop).map_err(|e| {
-        Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("device {} cannot work", device.name)))
-    })
 }
 
 fn variables(args: &RunArgs, options: &Options, library: &Path, mut also: BTreeSet<String>) -> Result<Variables> {
