@@ -22,17 +22,18 @@ mod stat;
 mod transport;
 mod units;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::exit::{Exit, Fault};
 
 /// Scalable Reliable Datagram in software: reliable, unordered messages over many network paths.
 #[derive(Parser, Debug)]
-#[command(version, propagate_version = true, disable_help_subcommand = true, after_help = AFTER_HELP)]
+#[command(version, propagate_version = true, after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -77,7 +78,8 @@ struct ErrorReport {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
     };
@@ -93,16 +95,30 @@ fn main() -> ExitCode {
         Command::Sim(args) => (args.json, sim::run(args)),
         Command::Incast(args) => (args.json, incast::run(args)),
     };
-    let exit = outcome.unwrap_or_else(|fault| {
-        if json {
-            let report = ErrorReport { ok: false, error: fault.to_string(), exit_code: fault.exit as u8 };
-            // The same stands on standard error, and the exit code says it, too.
-            let _: Result<(), Fault> = render::json(&report);
-        }
-        render::complain(&fault.to_string());
-        fault.exit
-    });
-    ExitCode::from(exit as u8)
+    ExitCode::from(outcome.unwrap_or_else(|fault| fail(&fault, json)) as u8)
+}
+
+/// The command line. A negative number is a value, and whoever reads the value says what is wrong with it; but no program.
+fn command() -> clap::Command {
+    fn negative(command: clap::Command) -> clap::Command {
+        let value = |arg: clap::Arg| match arg.get_action().takes_values() && !arg.is_trailing_var_arg_set() {
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        };
+        command.mut_args(value).mut_subcommands(negative)
+    }
+    negative(Cli::command())
+}
+
+/// Says what went wrong, and returns the exit code.
+fn fail(fault: &Fault, json: bool) -> Exit {
+    if json {
+        let report = ErrorReport { ok: false, error: fault.to_string(), exit_code: fault.exit as u8 };
+        // The same stands on standard error, and the exit code says it, too.
+        let _: Result<(), Fault> = render::json(&report);
+    }
+    render::complain(&fault.to_string());
+    fault.exit
 }
 
 /// Help goes to standard output; an error becomes one sentence.
@@ -115,12 +131,13 @@ fn usage(e: &clap::Error) -> ExitCode {
     let text = e.render().to_string();
     if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         render::note(text.trim_end());
-    } else {
-        let (what, _) = text.split_once("\n\n").unwrap_or((&text, ""));
-        let words: Vec<_> = what.trim_start_matches("error: ").split_whitespace().collect();
-        render::complain(&format!("{}; see --help", words.join(" ")));
+        return ExitCode::from(Exit::Usage as u8);
     }
-    ExitCode::from(Exit::Usage as u8)
+    let (what, _) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let words: Vec<_> = what.trim_start_matches("error: ").split_whitespace().collect();
+    // What was asked for is known from the words alone; those of a program that shall be run are not ours.
+    let json = std::env::args_os().skip(1).take_while(|arg| arg != "run" && arg != "--").any(|arg| arg == "--json");
+    ExitCode::from(fail(&Fault::usage(format!("{}; see --help", words.join(" "))), json) as u8)
 }
 
 /// What the libraries have to say goes to standard error: warnings, and more on request.
@@ -131,5 +148,10 @@ fn log(verbose: u8) {
         2 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
 }

@@ -391,7 +391,11 @@ fn usage_errors() {
         (&["perf", "lat"], "HOST"),
         (&["perf", "lat", "host:99999"], "99999"),
         (&["perf", "lat", "localhost", "--depth", "2"], "--depth"),
-        (&["perf", "bw", "localhost", "--time", "-1"], "-1"),
+        (&["perf", "bw", "localhost", "--time", "-1"], "'-1' is no time in seconds"),
+        (&["perf", "bw", "localhost", "--json", "--size", "0"], "messages have 1 byte to 1G"),
+        (&["run", "-1"], "unexpected argument '-1' found"),
+        (&["stat", "--json", "--bogus"], "unexpected argument '--bogus' found"),
+        (&["sim", "incast", "--print", "--json"], "cannot be used with"),
         (&["perf", "bw", "localhost", "--time", "soon"], "soon"),
         (&["perf", "bw", "localhost", "--cc", "cubic"], "cubic"),
         (&["perf", "bw", "localhost", "--mode", "dream"], "dream"),
@@ -404,11 +408,22 @@ fn usage_errors() {
     for (args, says) in cases {
         fails(args, 2, &[says]);
     }
+    // A program's own words ask nothing of us.
+    let output = run(&["run", "--bogus", "--", "program", "--json"]);
+    assert_eq!((output.code, output.stdout.as_str()), (Some(2), ""), "{output:?}");
 }
 
 #[test]
 fn help_is_no_error() {
-    for args in [&["--help"][..], &["--version"], &["demo", "--help"], &["perf", "bw", "--help"]] {
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["demo", "--help"],
+        &["perf", "bw", "--help"],
+        &["help"],
+        &["help", "run"],
+        &["help", "perf", "bw"],
+    ] {
         let output = run(args);
         assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{args:?}");
         assert!(output.stdout.contains("srd"), "{args:?}: {}", output.stdout);

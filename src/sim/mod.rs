@@ -34,7 +34,7 @@ pub(crate) struct SimArgs {
     #[arg(long)]
     list: bool,
     /// Print the scenario's file instead of running it: a start for one of your own
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     print: bool,
     /// Topology for traffic of other simulators: htsim's .topo, or ns-3's
     #[arg(long, value_name = "FILE")]
