@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use srd::Driver as _;
 use srd::udp::{UdpDriver, UdpOptions};
 pub(crate) use srd::xdp::AnyDriver;
 use srd::xdp::{DriverChoice, XdpOptions};
@@ -64,6 +65,7 @@ impl DriverArgs {
         if let Some(why) = why {
             render::note(&format!("using kernel UDP: {}", Fault::new(Exit::Setup, why)));
         }
+        tracing::info!(address = %driver.local_addr(), source_ports = driver.source_ports(), driver = driver.name(), "opened");
         Ok(driver)
     }
 }

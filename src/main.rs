@@ -37,7 +37,7 @@ use crate::exit::{Exit, Fault};
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Say more on standard error; twice for even more
+    /// Say more on standard error: what is opened; twice: how it is configured
     #[arg(long, short, global = true, action = ArgAction::Count)]
     verbose: u8,
 }

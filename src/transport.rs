@@ -86,6 +86,7 @@ impl TransportArgs {
             keepalive: plain.keepalive.min(peer_timeout / 4),
             ..plain
         };
+        tracing::debug!(?config, "configuration");
         config.check().map_err(|e| Fault::new(Exit::Usage, e))
     }
 

@@ -335,6 +335,11 @@ fn devices_are_what_was_asked_for() {
         assert!(device["address"].as_str().is_some_and(|a| a.starts_with(ip)), "{device:#}");
         assert!(device["gid"].as_str().is_some_and(|g| g.starts_with("fe80::200:7f00:")), "{device:#}");
     }
+    let told = run(&["devices", "--addr", "127.0.0.1", "-v"]).stderr;
+    for text in ["INFO opened", "device=rdmap0s6", "address=127.0.0.1:", "driver=\"udp\"", "profile=efa1"] {
+        assert!(told.contains(text), "no '{text}' in {told}");
+    }
+    assert!(!told.contains('\x1b'), "colours, although it is no terminal: {told}");
     let text = run(&["devices", "--addr", "127.0.0.1"]).stdout;
     assert!(text.contains("rdmap0s6") && text.contains("127.0.0.1, UDP port any"), "{text}");
     fails(

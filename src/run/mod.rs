@@ -70,6 +70,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     if args.print_env {
         return print(&variables);
     }
+    tracing::info!("{} gets {} as libibverbs and libefa", path.display(), library.display());
+    variables.iter().for_each(|(name, value)| tracing::debug!("{name}={}", value.to_string_lossy()));
     let error = Command::new(&path).arg0(command).args(rest).envs(variables).exec();
     Err(Fault::new(Exit::Setup, anyhow::Error::new(error).context(format!("cannot run {}", path.display()))))
 }

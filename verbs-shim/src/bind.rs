@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
+use srd_core::Driver as _;
 use srd_core::card::Gid;
 use srd_udp::{BindError, UdpOptions};
 use srd_xdp::{AnyDriver, DriverChoice, XdpOptions};
@@ -90,6 +91,15 @@ fn one(config: &NicConfig, port: u16) -> Result<Opened, OpenError> {
     if let Some(why) = why {
         tracing::warn!(device = %config.name, "using kernel UDP: {why}");
     }
+    tracing::info!(
+        device = %config.name,
+        address = %driver.local_addr(),
+        source_ports = driver.source_ports(),
+        driver = driver.name(),
+        profile = %format_args!("{:x}", config.card.profile.part_id),
+        "opened"
+    );
+    tracing::debug!(device = %config.name, transport = ?config.transport, udp = ?config.udp, "configuration");
     let readiness = driver.readiness()?;
     // Without the choice between the two in each call.
     let driver: BoxedDriver = match driver {

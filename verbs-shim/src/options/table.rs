@@ -214,7 +214,7 @@ pub static OPTIONS: &[Opt] = &[
         value: "LEVEL",
         default: "warn",
         group: WATCHING,
-        help: "What the library tells: off, error, warn (each error completion), info, debug, trace",
+        help: "What the library tells: off, error, warn (each error completion), info (devices that are opened), debug or trace (their configuration, too)",
         set: |o, v| super::log::level(v).map(|level| o.log.level = level),
     },
     Opt {
