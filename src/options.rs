@@ -21,7 +21,7 @@ const FILES: [&str; 3] = ["library", "log-file", "runtime-dir"];
 impl DeviceArgs {
     /// The options of the command line and the environment. Tells about variables that look like options and are none.
     pub(crate) fn options(&self) -> Result<Options> {
-        strange().iter().for_each(|text| render::note(&format!("srd: warning: {text}")));
+        strange_variables().iter().for_each(|text| render::note(&format!("srd: warning: {text}")));
         self.parse()
     }
 
@@ -45,15 +45,6 @@ impl DeviceArgs {
         let given = OPTIONS.iter().filter_map(|o| self.values.get(o.name).map(|v| (o, v)));
         given.map(|(option, v)| (option.variable(), value(option, v))).collect()
     }
-}
-
-/// Variables of the environment that look like options and are none, in words.
-pub(crate) fn strange() -> Vec<String> {
-    let words = |(name, meant): (String, Option<String>)| {
-        let hint = meant.map_or(String::new(), |meant| format!("; do you mean {meant}?"));
-        format!("{name} is no option of srd{hint}")
-    };
-    strange_variables().into_iter().map(words).collect()
 }
 
 impl FromArgMatches for DeviceArgs {

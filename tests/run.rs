@@ -642,6 +642,15 @@ fn the_real_library_from_run_to_stat() {
     assert_eq!(ends.wait().expect("wait").code(), Some(0));
     assert_eq!(pids(&stat()), [0; 0]);
 
+    // The library tells on its own what it opens, and what looks like an option and is none, once.
+    let mut command = command(&[&["run", "--log", "info"], &run_it[1..]].concat());
+    command.env("SRD_PATH", "1");
+    let done = output(command);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stderr.contains("INFO opened device=rdmap1s6 address=127.0.0.1:"), "{done:?}");
+    let warning = "WARN SRD_PATH is no option of srd; do you mean SRD_PATHS?";
+    assert_eq!(done.stderr.matches(warning).count(), 1, "{done:?}");
+
     // Options that make no sense never get as far as the program; without 'srd run', the library tells.
     let mut bare = Command::new(&program);
     bare.env("LD_LIBRARY_PATH", shop.at("links")).env("SRD_PATHS", "0").env("SRD_RUNTIME_DIR", &runtime);

@@ -12,9 +12,10 @@ use std::ffi::OsString;
 use clap::Args;
 use serde::Serialize;
 use verbs_shim::Options;
+use verbs_shim::options::strange_variables;
 
 use crate::exit::{Exit, Result};
-use crate::options::{self, DeviceArgs};
+use crate::options::DeviceArgs;
 use crate::render;
 use crate::units::plural;
 
@@ -89,7 +90,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<Exit> {
         }
     };
     let unset = "unset it, or correct its name; docs/options.md has them all";
-    findings.extend(options::strange().into_iter().map(|text| Finding::warn("options", text, unset)));
+    findings.extend(strange_variables().into_iter().map(|text| Finding::warn("options", text, unset)));
     findings.extend(software::check(&options, &args.command));
     findings.extend(network::check(&options));
     findings.extend(host::check(&options));

@@ -59,14 +59,13 @@ fn expand(pattern: &str) -> String {
 }
 
 impl Log {
-    /// Begins to log. Does nothing in a process where somebody else, or an earlier call, has begun already.
+    /// Begins to log, and returns whether it did: not in a process where somebody else, or an earlier call, has begun already.
     ///
     /// # Errors
     /// The file cannot be written: a sentence.
-    pub fn start(&self) -> Result<(), String> {
+    pub fn start(&self) -> Result<bool, String> {
         let builder = tracing_subscriber::fmt().with_max_level(self.level).with_target(false).with_ansi(false);
-        // Only the first one counts, and that is as it should be.
-        let _ = match &self.file {
+        let begun = match &self.file {
             None => set_global_default(builder.with_writer(|| Stderr).finish()),
             Some(pattern) => {
                 let name = expand(pattern);
@@ -76,7 +75,7 @@ impl Log {
                 set_global_default(builder.with_writer(Arc::new(file)).finish())
             }
         };
-        Ok(())
+        Ok(begun.is_ok())
     }
 }
 

@@ -138,6 +138,8 @@ impl From<ConfigError> for OptionError {
     }
 }
 
+/// The names of variables begin with this.
+const PREFIX: &str = "SRD_";
 /// The names of the devices begin with this; the middle is the number of the device, which is its PCI bus, too.
 const NAME: (&str, &str) = ("rdmap", "s6");
 
@@ -232,12 +234,14 @@ impl Options {
         (all / self.pus).max(self.paths)
     }
 
-    /// Begins to log, and tells the seed of faults if nobody has said it.
+    /// Begins to log, tells of variables that look like options and are none, and the seed of faults if nobody has said it.
     ///
     /// # Errors
     /// The log cannot be written: a sentence.
     pub fn start_log(&self) -> Result<(), OptionError> {
-        self.log.start().map_err(OptionError)?;
+        if self.log.start().map_err(OptionError)? {
+            strange_variables().iter().for_each(|text| tracing::warn!("{text}"));
+        }
         if !self.fault.is_empty() && self.seed_is_drawn {
             tracing::warn!("faults are injected ({}); SRD_SEED={} repeats them", self.fault, self.seed);
         }
@@ -343,18 +347,26 @@ pub fn from_env(option: &'static Opt) -> Result<Option<(Source, String)>, Option
     }
 }
 
-/// Variables of the environment that look like options and are none, each with the option that may have been meant.
-pub fn strange_variables() -> Vec<(String, Option<String>)> {
-    let known: Vec<String> = OPTIONS.iter().map(Opt::variable).collect();
+/// Variables of the environment that look like options and are none: a sentence on each.
+pub fn strange_variables() -> Vec<String> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let strange = names.filter(|n| n.starts_with("SRD_") && !n.starts_with("SRD_SIM_") && !known.contains(n));
-    let closest = |name: &String| {
-        let distance = |known: &&String| strsim::damerau_levenshtein(name, known);
-        known.iter().min_by_key(distance).filter(|k| distance(k) <= 3).cloned()
-    };
-    let mut found: Vec<_> = strange.map(|name| (closest(&name), name)).map(|(meant, name)| (name, meant)).collect();
+    let mut found: Vec<String> = names.filter_map(|name| strange(&name)).collect();
     found.sort();
     found
+}
+
+/// What is strange about a variable, if it looks like an option and is none.
+fn strange(name: &str) -> Option<String> {
+    let own = name.strip_prefix(PREFIX).filter(|own| !own.starts_with("SIM_"))?;
+    let known: Vec<String> = OPTIONS.iter().map(Opt::variable).collect();
+    if known.iter().any(|k| k == name) {
+        return None;
+    }
+    let distance = |known: &&String| strsim::damerau_levenshtein(name, known);
+    // The more letters, the more of them may be wrong.
+    let meant = known.iter().min_by_key(distance).filter(|k| distance(k) <= own.len().div_ceil(4));
+    let hint = meant.map_or(String::new(), |meant| format!("; do you mean {meant}?"));
+    Some(format!("{name} is no option of srd{hint}"))
 }
 
 fn profile(text: &str) -> Result<Profile, String> {

@@ -9,7 +9,7 @@ use srd_udp::WaitMode;
 use srd_xdp::DriverChoice;
 
 use super::value::{self, Parsed};
-use super::{Checksums, Options};
+use super::{Checksums, Options, PREFIX};
 use crate::faults::FaultSpec;
 
 /// An option. `paths` is `--paths` on the command line and `SRD_PATHS` in the environment.
@@ -32,7 +32,7 @@ pub struct Opt {
 impl Opt {
     /// Its name in the environment.
     pub fn variable(&self) -> String {
-        format!("SRD_{}", self.name.to_ascii_uppercase().replace('-', "_"))
+        format!("{PREFIX}{}", self.name.to_ascii_uppercase().replace('-', "_"))
     }
 }
 

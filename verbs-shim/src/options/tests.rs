@@ -147,6 +147,21 @@ fn errors_name_the_option_the_value_and_what_to_do() {
 }
 
 #[test]
+fn misspelt_variables_are_recognised() {
+    let none = "is no option of srd";
+    for (name, says) in [
+        ("SRD_PATH", "; do you mean SRD_PATHS?"),
+        ("SRD_PEER_TIMOUT", "; do you mean SRD_PEER_TIMEOUT?"),
+        ("SRD_RUNTIMEDIR", "; do you mean SRD_RUNTIME_DIR?"),
+        ("SRD_BOGUS", ""),
+        ("SRD_X", ""),
+    ] {
+        assert_eq!(strange(name), Some(format!("{name} {none}{says}")));
+    }
+    assert_eq!(["SRD_PATHS", "SRD_SIM_SEED", "PATH"].map(strange), [None, None, None]);
+}
+
+#[test]
 fn schedules_come_from_files() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("bad-day");
