@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
+use verbs_shim::Options;
 use verbs_shim::counters::{Device, Record, Registry, Values, write_tree};
 
 use crate::exit::{Exit, Fault, Result};
@@ -81,15 +82,14 @@ impl From<&Device> for DeviceReport {
 pub(crate) fn run(args: &StatArgs) -> Result<Exit> {
     let mut options = DeviceArgs::default().options()?;
     options.runtime_dir = args.runtime_dir.clone().or(options.runtime_dir);
-    let registry = Registry::new(options.runtime_dirs());
-    let Some(period) = args.watch else { return once(args, &registry).map(|_| Exit::Ok) };
+    let Some(period) = args.watch else { return once(args, &options).map(|_| Exit::Ok) };
     interrupt::install()?;
     let period = Duration::from(period);
     let mut next = Instant::now();
     while !interrupt::requested() {
         if next <= Instant::now() {
             next += period;
-            if !once(args, &registry)? {
+            if !once(args, &options)? {
                 return Ok(Exit::Ok);
             }
         }
@@ -100,8 +100,20 @@ pub(crate) fn run(args: &StatArgs) -> Result<Exit> {
 }
 
 /// Looks once. Whether there is still somebody who reads what it prints.
-fn once(args: &StatArgs, registry: &Registry) -> Result<bool> {
-    let all = registry.devices();
+fn once(args: &StatArgs, options: &Options) -> Result<bool> {
+    // The usual one is there once a program has used a device.
+    if let Some(dir) = &options.runtime_dir {
+        std::fs::read_dir(dir).map_err(|e| {
+            let what = format!("cannot read the runtime directory {}", dir.display());
+            Fault::new(Exit::Setup, anyhow::Error::new(e).context(what))
+        })?;
+    }
+    let dirs = options.runtime_dirs();
+    let all = Registry::new(&dirs).devices();
+    let devices = match &args.which {
+        None => all.clone(),
+        Some(which) => select(all.clone(), which)?,
+    };
     if let Some(dir) = &args.sysfs {
         for (index, device) in all.iter().enumerate() {
             write_tree(dir, index, &device.identity, &device.total).map_err(|e| {
@@ -109,15 +121,12 @@ fn once(args: &StatArgs, registry: &Registry) -> Result<bool> {
             })?;
         }
     }
-    let devices = match &args.which {
-        None => all,
-        Some(which) => select(all, which)?,
-    };
     let text = match (args.json, args.watch) {
         (true, None) => return render::json(&report(&devices)).map(|()| true),
         (true, Some(_)) => render::json_line(&report(&devices))?,
         (false, _) if args.sysfs.is_some() => return Ok(true),
         (false, _) if args.which.is_some() => details(&devices),
+        (false, _) if devices.is_empty() => nothing(&dirs),
         (false, _) => summary(&devices),
     };
     render::is_read(&text)
@@ -143,10 +152,13 @@ fn select(mut devices: Vec<Device>, which: &str) -> Result<Vec<Device>> {
     Ok(devices)
 }
 
+fn nothing(dirs: &[PathBuf]) -> String {
+    let names: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    let seen = if names.is_empty() { String::new() } else { format!(" (seen in {})", names.join(", ")) };
+    format!("no device has been used since this host started{seen}")
+}
+
 fn summary(devices: &[Device]) -> String {
-    if devices.is_empty() {
-        return "no device has been used since this host started".to_owned();
-    }
     let mut table = report::table();
     table.set_header([
         "device", "process", "address", "sent", "received", "sends", "receives", "RDMA", "failed", "again",

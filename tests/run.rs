@@ -514,7 +514,14 @@ fn stat_shows_processes_that_run_and_sums_of_all() {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = dir.path().to_str().expect("UTF-8");
     let stat = |args: &[&str]| run(&[&["stat", "--runtime-dir", runtime], args].concat());
-    assert!(stat(&[]).stdout.contains("no device has been used"));
+    let text = stat(&[]).stdout;
+    assert!(text.contains("no device has been used") && text.contains(runtime), "{text}");
+    let file = dir.path().join("file");
+    fs::write(&file, "no directory\n").expect("write");
+    for (name, says) in [(file, "Not a directory"), (dir.path().join("nowhere"), "No such file")] {
+        let name = name.to_str().expect("UTF-8");
+        fails(&["stat", "--runtime-dir", name, "--json"], 3, &["cannot read the runtime directory", name, says]);
+    }
     assert_eq!(stat(&["--json"]).json()["devices"], Value::Array(Vec::new()));
 
     drop(publish(dir.path(), 1000));
@@ -534,7 +541,10 @@ fn stat_shows_processes_that_run_and_sums_of_all() {
         assert!(text.contains("tx_bytes") && text.contains("1,234") && text.contains(&pid), "{text}");
     }
     assert!(stat(&[]).stdout.contains("all, ever"));
-    fails(&["stat", "--runtime-dir", runtime, "rdmap9s6"], 3, &["rdmap9s6", "srd stat"]);
+    let (tree, unknown) = (dir.path().join("tree"), ["rdmap9s6", "srd stat"]);
+    let sysfs = ["--sysfs", tree.to_str().expect("UTF-8")];
+    fails(&[&["stat", "--runtime-dir", runtime, "rdmap9s6"], &sysfs[..]].concat(), 3, &unknown);
+    assert!(!tree.exists(), "it is written although there is nothing to show");
     drop(running);
     let report = stat(&["--json"]).json();
     assert_eq!(report["devices"][0]["processes"], Value::Array(Vec::new()));
