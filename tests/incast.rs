@@ -83,6 +83,7 @@ fn ranks_of_a_launcher_measure_srd_and_tcp() {
     }
     let report = output.json();
     is_documented(&report);
+    assert_eq!(report["ok"], Value::Bool(true));
     assert_eq!(report["seeds"].as_array().map(Vec::len), Some(2), "one per round");
     assert_eq!(runs(&report).len(), 2);
     for (run, name) in runs(&report).into_iter().zip(["srd".to_owned(), format!("tcp-{tcp}")]) {

@@ -50,7 +50,9 @@ fn json_has_the_documented_names() {
     }
     assert!(report["flows"][0]["fct_us"].as_f64() > Some(0.0));
     assert_eq!(report["sweep"].as_array().map(Vec::len), Some(4));
-    is_documented(&json(&["--list"]));
+    let list = json(&["--list"]);
+    is_documented(&list);
+    assert_eq!([&report["ok"], &list["ok"]], [&Value::Bool(true); 2]);
 }
 
 #[test]
@@ -117,8 +119,8 @@ fn an_interrupt_ends_it() {
 
 #[test]
 fn unfinished_flows_are_a_bad_verdict() {
-    let output = sim(&[&SMALL[..], &["--set", "limit=10us"]].concat());
-    assert_eq!(output.code, Some(1), "{output:?}");
+    let output = sim(&[&SMALL[..], &["--set", "limit=10us", "--json"]].concat());
+    assert_eq!((output.code, &output.json()["ok"]), (Some(1), &Value::Bool(false)), "{output:?}");
 }
 
 #[test]

@@ -335,7 +335,8 @@ fn conclude(
     report.baselines = reports.map(|r| r.run).collect();
     report.wall_s = began.elapsed().as_secs_f64();
     let (start_skew_us, clock_error_us) = (skew.start_ns as f64 / 1e3, skew.clock_ns as f64 / 1e3);
-    let report = IncastReport { report, interrupted, start_skew_us, clock_error_us };
+    let ok = !interrupted && report.run.summary.unfinished == 0;
+    let report = IncastReport { ok, report, interrupted, start_skew_us, clock_error_us };
     if args.json {
         render::json(&report)?;
     } else {
@@ -352,7 +353,7 @@ fn conclude(
         render::complain("interrupted; the result is partial");
         return Ok(Exit::Interrupted);
     }
-    Ok(if report.report.run.summary.unfinished > 0 { Exit::Failed } else { Exit::Ok })
+    Ok(if ok { Exit::Ok } else { Exit::Failed })
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub(super) struct Skew {
 /// What `srd incast` reports: the report of all experiments, and the start. The names are an interface.
 #[derive(Debug, Serialize)]
 pub(super) struct IncastReport {
+    /// Nothing ended it early, and all flows of the run that counts finished.
+    pub(super) ok: bool,
     #[serde(flatten)]
     pub(super) report: Report,
     /// Whether a signal ended it early.

@@ -14,6 +14,8 @@ use crate::{interrupt, render};
 /// What `srd perf lat|bw|rate` reports. The names are an interface.
 #[derive(Debug, Serialize)]
 pub(crate) struct PerfReport {
+    /// The same as `complete`.
+    ok: bool,
     /// `lat`, `bw` or `rate`.
     test: &'static str,
     /// Address of the server.
@@ -138,6 +140,7 @@ impl PerfReport {
         let server = outcome.map(|o| o.counters);
         let fault = ended.fault.as_ref();
         PerfReport {
+            ok: fault.is_none(),
             test: start.test.name(),
             server: client.addr.to_string(),
             complete: fault.is_none(),

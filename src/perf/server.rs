@@ -80,6 +80,8 @@ struct SessionReport {
 /// What the server reports when it ends.
 #[derive(Debug, Serialize)]
 struct ServerReport {
+    /// It ended after one client, as asked to, and not by a signal.
+    ok: bool,
     /// Address it listened on.
     listening: String,
     /// The last sessions, oldest first.
@@ -140,7 +142,8 @@ pub(crate) fn run(args: &ServerArgs) -> Result<Exit> {
     };
     pump::close(&mut pump, GOODBYE).map_err(Fault::driver)?;
     if args.json {
-        render::json(&ServerReport { listening: listening.to_string(), sessions: sessions.into() })?;
+        let ok = exit == Exit::Ok;
+        render::json(&ServerReport { ok, listening: listening.to_string(), sessions: sessions.into() })?;
     }
     Ok(exit)
 }

@@ -107,6 +107,8 @@ struct Source {
 /// What `srd sim` reports: the report of all experiments, and whether it is all of it. The names are an interface.
 #[derive(Serialize)]
 struct SimReport<'a> {
+    /// All of it was run, and all flows of the run that counts finished.
+    ok: bool,
     #[serde(flatten)]
     report: &'a Report,
     /// Whether a signal ended it early.
@@ -127,8 +129,9 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit> {
     output::check(args.csv.as_deref(), args.plots.as_deref(), args.html.as_deref())?;
     let report = simulate(args, &source)?;
     let interrupted = interrupt::requested();
+    let ok = !interrupted && report.run.summary.unfinished == 0;
     if args.json {
-        render::json(&SimReport { report: &report, interrupted })?;
+        render::json(&SimReport { ok, report: &report, interrupted })?;
     } else {
         render::text(&crate::results::table(&report))?;
         render::text(&format!("{:.2} s, {:.2} M events/s per core", report.wall_s, report.events_per_s / 1e6))?;
@@ -138,8 +141,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit> {
         render::complain("interrupted; the result is partial");
         return Ok(Exit::Interrupted);
     }
-    let unfinished = report.runs().next().is_some_and(|r| r.summary.unfinished > 0);
-    Ok(if unfinished { Exit::Failed } else { Exit::Ok })
+    Ok(if ok { Exit::Ok } else { Exit::Failed })
 }
 
 fn list(json: bool) -> Result<Exit> {
@@ -147,7 +149,7 @@ fn list(json: bool) -> Result<Exit> {
     if json {
         let all: Vec<_> =
             BUILT_IN.iter().map(|(name, text)| serde_json::json!({"scenario": name, "title": title(text)})).collect();
-        render::json(&serde_json::json!({ "scenarios": all }))?;
+        render::json(&serde_json::json!({ "ok": true, "scenarios": all }))?;
     } else {
         for (name, text) in BUILT_IN {
             render::text(&format!("{name:<15} {}", title(text)))?;
