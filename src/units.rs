@@ -39,6 +39,7 @@ pub(crate) fn seconds_or_none(text: &str) -> Result<Span, String> {
 /// A loss share in per cent, in parts per million.
 pub(crate) fn percent(text: &str) -> Result<u32, String> {
     match text.trim_end_matches('%').trim_end().parse::<f64>() {
+        Ok(p) if p > 0.0 && p < 1e-4 => Err(format!("'{text}' is less than 0.0001 %, the smallest share beside 0")),
         Ok(p) if (0.0..=90.0).contains(&p) => Ok((p * 1e4).round() as u32),
         _ => Err(format!("'{text}' is no share in per cent from 0 to 90")),
     }
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn percent_becomes_parts_per_million() {
         assert_eq!([percent("1"), percent("0.01%"), percent("0")], [Ok(10_000), Ok(100), Ok(0)]);
-        assert!(["-1", "91", "x", "nan"].iter().all(|t| percent(t).is_err()));
+        assert!(["-1", "91", "x", "nan", "0.00001"].iter().all(|t| percent(t).is_err()));
     }
 
     #[test]

@@ -119,13 +119,13 @@ pub(super) fn faults(plan: &Plan, lines: &[scenario::Fault]) -> Result<Vec<Fault
         let trouble = match (line.kind, line.rate, line.loss_percent, line.noticed_after) {
             (FaultKind::Dead, None, None, notice) => Trouble::Dead(notice.map(|n| n.0)),
             (FaultKind::Slow, Some(rate), None, None) => Trouble::Slow(rate.0),
-            (FaultKind::Lossy, None, Some(p), None) if (0.0..=100.0).contains(&p) => {
+            (FaultKind::Lossy, None, Some(p), None) if p == 0.0 || (1e-4..=100.0).contains(&p) => {
                 Trouble::Lossy((p * 1e4).round() as u32)
             }
             (FaultKind::Dead, ..) => return Err(at("a dead cable has no rate and no loss_percent".into())),
             (FaultKind::Slow, ..) => return Err(at("a slow cable needs a rate, and nothing else".into())),
             (FaultKind::Lossy, ..) => {
-                return Err(at("a lossy cable needs a loss_percent of 0 to 100, and nothing else".into()));
+                return Err(at("a lossy cable needs a loss_percent of 0, or 0.0001 to 100, and nothing else".into()));
             }
         };
         let length = line.until.map(|u| u.0.as_nanos().checked_sub(line.at.0.as_nanos()).filter(|n| *n > 0));
@@ -215,7 +215,8 @@ mod tests {
         for (bad, expected) in [
             ("kind = \"dead\"\nat = \"1us\"\non = [\"spine9\"]", "there is no 'spine9'"),
             ("kind = \"slow\"\nat = \"1us\"\non = [\"spine1\"]", "needs a rate"),
-            ("kind = \"lossy\"\nat = \"1us\"\nloss_percent = 101\non = [\"spine1\"]", "0 to 100"),
+            ("kind = \"lossy\"\nat = \"1us\"\nloss_percent = 101\non = [\"spine1\"]", "0.0001 to 100"),
+            ("kind = \"lossy\"\nat = \"1us\"\nloss_percent = 0.00001\non = [\"spine1\"]", "0.0001 to 100"),
             ("kind = \"dead\"\nat = \"2us\"\nuntil = \"1us\"\non = [\"spine1\"]", "ends before"),
             ("kind = \"dead\"\nat = \"2us\"\nevery = \"1us\"\non = [\"spine1\"]", "comes again"),
         ] {

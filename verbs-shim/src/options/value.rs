@@ -75,10 +75,13 @@ pub(crate) fn share(text: &str) -> Parsed<Share> {
         Some(parts) => decimal(parts, 1),
         None => decimal(text.strip_suffix('%').unwrap_or(text), 10_000),
     };
-    parts
-        .filter(|&n| n <= 1_000_000)
-        .map(|n| Share::per_million(n as u32))
-        .ok_or_else(|| "must be a share from 0% to 100%, such as 1%, 0.05% or 50ppm".to_owned())
+    match parts {
+        Some(0) if text.contains(|c| matches!(c, '1'..='9')) => {
+            Err("is less than 1ppm (0.0001%), the smallest share; write that, or 0".to_owned())
+        }
+        Some(n @ 0..=1_000_000) => Ok(Share::per_million(n as u32)),
+        _ => Err("must be a share from 0% to 100%, such as 1%, 0.05% or 50ppm".to_owned()),
+    }
 }
 
 /// A range of ports.
@@ -167,12 +170,11 @@ mod tests {
 
     #[test]
     fn shares_in_per_cent_and_parts_per_million() {
-        for (text, want) in
-            [("1%", 10_000), ("0.05%", 500), ("50ppm", 50), ("100", 1_000_000), ("0", 0), ("0.00001%", 0)]
+        for (text, want) in [("1%", 10_000), ("0.05%", 500), ("50ppm", 50), ("100", 1_000_000), ("0", 0), ("0.0001", 1)]
         {
             assert_eq!(share(text), Ok(Share::per_million(want)), "{text}");
         }
-        for text in ["", "%", "101%", "-1%", "one", "1000001ppm", "1%%"] {
+        for text in ["", "%", "101%", "-1%", "one", "1000001ppm", "1%%", "0.00001%", "0.5ppm"] {
             assert!(share(text).is_err(), "{text}");
         }
     }
