@@ -9,10 +9,11 @@ use super::scenario::Scenario;
 /// The configuration that all cards of a scenario have.
 pub(super) fn srd(scenario: &Scenario) -> Result<CheckedConfig, String> {
     let mut table = scenario.srd.clone();
-    let mut config = match table.remove("preset").as_ref().map(|p| p.as_str()) {
-        None | Some(Some("fabric")) => Config::fabric(),
-        Some(Some("host")) => Config::default(),
-        Some(other) => return Err(format!("srd.preset is {other:?}; there are \"fabric\" and \"host\"")),
+    let preset = table.remove("preset").unwrap_or_else(|| "fabric".into());
+    let mut config = match preset.as_str() {
+        Some("fabric") => Config::fabric(),
+        Some("host") => Config::default(),
+        _ => return Err(format!("srd.preset is {preset}; there are \"fabric\" and \"host\"")),
     };
     config.wire_overhead = scenario.network.wire_overhead;
     config.max_datagram =
@@ -61,7 +62,11 @@ fn field(c: &mut Config, name: &str, value: &toml::Value) -> Result<(), String> 
         "additive" => c.tuning.additive = float(value)?,
         "headroom" => c.tuning.headroom = float(value)?,
         "jitter" => c.tuning.jitter = float(value)?,
-        "crc32c" => c.checksum = if value.as_bool() == Some(true) { Checksum::Crc32c } else { Checksum::Udp },
+        "crc32c" => match value.as_bool() {
+            Some(true) => c.checksum = Checksum::Crc32c,
+            Some(false) => c.checksum = Checksum::Udp,
+            None => return Err(format!("{value} is neither true nor false")),
+        },
         _ => return Err("no such field of the configuration; docs/simulation.md lists them".into()),
     }
     Ok(())
@@ -115,7 +120,8 @@ pub(super) fn transport(scenario: &Scenario, name: &str) -> Result<Transport, St
         "constant" => Transport::Constant { mtu },
         _ => {
             return Err(format!(
-                "'{name}' is no transport; there are srd, tcp (which is tcp-cubic), tcp-newreno, tcp-dctcp and constant"
+                "'{name}' is no transport; there are srd, tcp (which is tcp-cubic), tcp-newreno, tcp-dctcp, and constant for \
+                 traffic in the background"
             ));
         }
     })

@@ -99,6 +99,8 @@ built_in!(
 /// A scenario's text and where it came from.
 struct Source {
     name: String,
+    /// What errors call it: the name, or the path of its file.
+    shown: String,
     text: String,
     /// Files that it names are found from here.
     base: PathBuf,
@@ -167,7 +169,7 @@ fn source(args: &SimArgs) -> Result<Source> {
         )));
     }
     if let Some((_, text)) = BUILT_IN.iter().find(|(n, _)| *n == name) {
-        return Ok(Source { name, text: (*text).to_owned(), base: PathBuf::from(".") });
+        return Ok(Source { shown: name.clone(), name, text: (*text).to_owned(), base: PathBuf::from(".") });
     }
     let path = Path::new(&name);
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
@@ -175,8 +177,8 @@ fn source(args: &SimArgs) -> Result<Source> {
         "toml" => {
             let text = std::fs::read_to_string(path).map_err(|e| Fault::usage(format!("cannot read {name}: {e}")))?;
             let base = path.parent().unwrap_or(Path::new(".")).to_owned();
-            let name = path.file_stem().map_or(name.clone(), |n| n.to_string_lossy().into_owned());
-            Ok(Source { name, text, base })
+            let stem = path.file_stem().map_or(name.clone(), |n| n.to_string_lossy().into_owned());
+            Ok(Source { name: stem, shown: name, text, base })
         }
         "cm" | "txt" => foreign(&name, extension == "cm", args.topology.as_deref()),
         _ => {
@@ -205,7 +207,7 @@ fn foreign(traffic: &str, htsim: bool, topology: Option<&Path>) -> Result<Source
         kind(htsim),
         quote(Path::new(traffic))
     );
-    Ok(Source { name: traffic.to_owned(), text, base: PathBuf::from(".") })
+    Ok(Source { name: traffic.to_owned(), shown: traffic.to_owned(), text, base: PathBuf::from(".") })
 }
 
 /// A parameter and its value, from `PARAM=VALUE`.
@@ -215,7 +217,7 @@ fn change(text: &str) -> Result<(String, String)> {
 }
 
 fn simulate(args: &SimArgs, source: &Source) -> Result<Report> {
-    let wrong = |e: String| Fault::usage(format!("{}: {e}", source.name));
+    let wrong = |e: String| Fault::usage(format!("{}: {e}", source.shown));
     let changes = args.set.iter().map(|s| change(s)).collect::<Result<Vec<_>>>()?;
     let scenario = match changes.is_empty() {
         // From the text itself, so that errors know their line.

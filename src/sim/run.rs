@@ -59,6 +59,9 @@ impl Task {
         };
         let message = u32::try_from(s.messages.size.0).ok().filter(|m| (1..=1 << 30).contains(m));
         let bytes = message.ok_or_else(|| format!("messages.size is {}, not within 1 and 1 GiB", s.messages.size.0))?;
+        if s.messages.depth == 0 {
+            return Err("messages.depth is 0, at least 1".into());
+        }
         Ok(Experiment {
             seed: self.seed,
             buffers: network::buffers(&s.network)?,
@@ -72,11 +75,12 @@ impl Task {
                 (None, Some(_)) => {
                     return Err("hosts.receive_queue is for hosts that take time: give hosts.drain".into());
                 }
-                (rate, queue) => rate.map(|rate| (rate.0, queue.unwrap_or(1_024).max(1))),
+                (_, Some(0)) => return Err("hosts.receive_queue is 0, at least 1".into()),
+                (rate, queue) => rate.map(|rate| (rate.0, queue.unwrap_or(1_024))),
             },
             srd: config::srd(s)?,
             cable_rates: !s.srd.contains_key("link_rate"),
-            messages: Messages { bytes, depth: s.messages.depth.max(1), verbs: s.messages.verbs },
+            messages: Messages { bytes, depth: s.messages.depth, verbs: s.messages.verbs },
             warm: s.warm,
             limit: s.limit.0,
             sample: s.sample.map(|s| s.0).filter(|s| *s > Span::ZERO),

@@ -146,6 +146,11 @@ fn errors_say_what_to_do() {
     assert!(error(&["incast", "--compare", "constant"]).contains("background"));
     assert!(error(&["incast", "--set", "srd.paths=9999"]).contains("paths is 9999"));
     assert!(error(&["incast", "--set", "srd.colour=1"]).contains("no such field"));
+    let set = |change: &str| error(&["slow-receiver", "--set", change]);
+    assert!(set("srd.crc32c=foo").contains("srd.crc32c: \"foo\" is neither true nor false"));
+    assert!(set("srd.preset=foo").contains("srd.preset is \"foo\"; there are"));
+    assert!(set("messages.depth=0").contains("messages.depth is 0, at least 1"));
+    assert!(set("hosts.receive_queue=0").contains("hosts.receive_queue is 0, at least 1"));
     assert!(error(&["incast", "--sweep", "traffic.size=1MB,1 parsec"]).contains("'1 parsec'"));
     assert!(error(&["permutation", "--set", "traffic.senders=3"]).contains("'senders' means nothing"));
     assert!(error(&["websearch", "--set", "traffic.load=2"]).contains("'load'"));
@@ -194,6 +199,8 @@ fn scenario_files_find_their_neighbours() {
     let report = report(&[&dir.write("small.toml", text)]);
     assert_eq!((report.scenario.as_str(), report.run.summary.unfinished), ("small", 0));
     assert!(report.run.flows.iter().all(|f| f.bytes.is_some_and(|b| (1_000..=2_000).contains(&b))));
+    let broken = dir.write("broken.toml", &text.replace("sizes.cdf", "nowhere.cdf"));
+    assert!(error(&[&broken]).starts_with(&format!("{broken}: ")));
 }
 
 #[test]
