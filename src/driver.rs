@@ -54,6 +54,10 @@ impl DriverArgs {
 
     /// Opens the driver; what goes wrong is the set-up's fault.
     pub(crate) fn open(&self, addr: SocketAddr, options: UdpOptions) -> Result<AnyDriver> {
+        let unused = [("--interface", self.interface.is_some()), ("--xdp-queues", self.xdp_queues.is_some())];
+        if let (DriverChoice::Udp, Some((name, _))) = (self.driver, unused.iter().find(|(_, given)| *given)) {
+            return Err(Fault::usage(format_args!("{name} is for AF_XDP: give --driver xdp or auto, too")));
+        }
         let plain = XdpOptions::default();
         let options = XdpOptions {
             interface: self.interface.clone(),

@@ -405,6 +405,8 @@ fn usage_errors() {
         (&["perf", "rate", "localhost", "--depth", "0"], "0 messages"),
         (&["perf", "bw", "127.0.0.1", "--bind", "::1"], "do not mix"),
         (&["perf", "server", "--bind", "here"], "here"),
+        (&["perf", "bw", "127.0.0.1", "--interface", "nosuch"], "--interface is for AF_XDP"),
+        (&["perf", "server", "--bind", "127.0.0.1:0", "--xdp-queues", "2"], "--xdp-queues is for AF_XDP"),
     ];
     for (args, says) in cases {
         fails(args, 2, &[says]);

@@ -397,8 +397,8 @@ fn processes_share_an_interface_by_its_queues() {
     let stderr = String::from_utf8_lossy(&third.stderr);
     assert_eq!(third.status.code(), Some(3), "{stderr}");
     assert!(stderr.contains("no free receive queue at eth0") && stderr.contains("--xdp-queues"), "{stderr}");
-    let clients = ["xdp", "udp"].into_iter().zip(&servers).map(|(driver, (_, addr))| {
-        let args = ["--driver", driver, "--xdp-queues", "1", "--time", "0.5", "--size", "16k", "--bidir"];
+    let clients = [&one_queue[..], &["--driver", "udp"]].into_iter().zip(&servers).map(|(driver, (_, addr))| {
+        let args = [driver, &["--time", "0.5", "--size", "16k", "--bidir"]].concat();
         Running::start(&mut client(bed.host(0), "bw", *addr, &args))
     });
     for (code, out) in clients.collect::<Vec<_>>().into_iter().map(Running::end) {
