@@ -137,6 +137,9 @@ fn mistakes_are_explained() {
     run(&["--rank", "0", "--size", "2", "--spines", "4"]).fails(2, &["--testbed"]);
     run(&["--testbed", "--dead-spine", "3"]).fails(2, &["--spines"]);
     run(&["--testbed", "--flows", "10000"]).fails(2, &["10000 flows", "16384"]);
+    if nix::unistd::geteuid().is_root() {
+        run(&["--testbed", "--queue", "10"]).fails(2, &["a queue of 10 bytes holds no frame"]);
+    }
     run(&["--testbed", "--time", "1"]).fails(2, &["whole seconds"]);
     run(&["--testbed", "--tcp", "nonsense"]).fails(3, &["'nonsense'", "it has: "]);
     let nobody = run(&["--rank", "1", "--size", "2", "--master", "127.0.0.1:1", "--wait", "0.3"]);

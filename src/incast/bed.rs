@@ -42,7 +42,8 @@ const VICTIM: usize = 0;
 const DIES_AT: f64 = 0.25;
 
 fn failed(e: testbed::Error) -> Fault {
-    Fault::new(Exit::Setup, anyhow::Error::new(e).context("cannot make the test bed"))
+    let exit = if matches!(e, testbed::Error::Invalid(_)) { Exit::Usage } else { Exit::Setup };
+    Fault::new(exit, anyhow::Error::new(e).context("cannot make the test bed"))
 }
 
 /// Makes the network, runs the plan in it, and removes it.
