@@ -7,6 +7,7 @@ use verbs_shim::{Nic, NicConfig, Options, Profile};
 
 use crate::exit::{Exit, Fault, Result};
 use crate::options::DeviceArgs;
+use crate::units::plural;
 use crate::{render, report};
 
 /// Options of `srd devices`.
@@ -159,9 +160,11 @@ fn text(devices: &[DeviceReport]) -> String {
     let Limits { max_msg_sz, max_rdma_size, max_sq_wr, max_rq_wr, max_qp, max_cq, max_mr, max_ah, .. } = first.limits;
     let units = if first.pus > 1 { format!(", {} processing units", first.pus) } else { String::new() };
     format!(
-        "{table}\n\neach: firmware {}, {} Gbit/s by name, {} paths for each peer{units}\n  capabilities: {caps}\n  \
+        "{table}\n\neach: firmware {}, {} Gbit/s by name, {} for each peer{units}\n  capabilities: {caps}\n  \
          sends to {max_msg_sz} B, RDMA to {max_rdma_size} B, {max_sq_wr} sends and {max_rq_wr} receives per queue pair\n  \
          {max_qp} queue pairs, {max_cq} completion queues, {max_mr} memory regions, {max_ah} address handles",
-        first.fw_ver, first.gbps, first.paths
+        first.fw_ver,
+        first.gbps,
+        plural(first.paths.into(), "path", "paths")
     )
 }

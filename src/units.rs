@@ -106,6 +106,16 @@ pub(crate) fn plural(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
+/// Bytes of memory, in powers of 1,024.
+pub(crate) fn memory(n: u64) -> String {
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units.into_iter().find(|(size, _)| n >= *size) {
+        Some((size, unit)) if n.is_multiple_of(size) => format!("{} {unit}", n / size),
+        Some((size, unit)) => format!("{:.1} {unit}", n as f64 / size as f64),
+        None => format!("{n} B"),
+    }
+}
+
 /// Bytes in the unit that keeps the number short.
 pub(crate) fn bytes(n: u64) -> String {
     match n {
@@ -161,6 +171,12 @@ mod tests {
         assert_eq!([seconds("2"), seconds("0.5s")], [Ok(Span::from_secs(2)), Ok(Span::from_millis(500))]);
         assert!(["0", "-1", "x", "nan", "inf", "1e9"].iter().all(|t| seconds(t).is_err()));
         assert_eq!(seconds_or_none("0"), Ok(Span::ZERO));
+    }
+
+    #[test]
+    fn memory_counts_in_powers_of_two() {
+        assert_eq!([0, 8 << 20, 1_000_000, 3 << 29].map(memory), ["0 B", "8 MiB", "976.6 KiB", "1.5 GiB"]);
+        assert_eq!([plural(1, "path", "paths"), plural(0, "path", "paths")], ["1 path", "0 paths"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use srd::udp::WaitMode;
 use verbs_shim::Options;
 
 use super::Finding;
-use crate::units::bytes;
+use crate::units::{memory, plural};
 
 /// Descriptors of a device beside those of its source ports.
 const OTHER_DESCRIPTORS: usize = 8;
@@ -35,7 +35,7 @@ fn runtime_dir(options: &Options) -> Finding {
     let room = statvfs(&dir).map(|s| s.blocks_available() * s.fragment_size()).unwrap_or(u64::MAX);
     if room < RUNTIME_ROOM {
         let remedy = "make room, or name another directory with --runtime-dir (SRD_RUNTIME_DIR)";
-        Finding::warn("runtime", format!("{} has only {} left", dir.display(), bytes(room)), remedy)
+        Finding::warn("runtime", format!("{} has only {} left", dir.display(), memory(room)), remedy)
     } else {
         Finding::ok("runtime", format!("counters and links are in {}", dir.display()))
     }
@@ -77,7 +77,10 @@ fn processors(options: &Options) -> Finding {
     }
     let spinning = units(options);
     if options.wait == WaitMode::Spin && cpus <= spinning {
-        let found = format!("{cpus} to run on, and {spinning} threads of devices shall spin");
+        let found = format!(
+            "{cpus} to run on, and {} shall spin",
+            plural(spinning, "thread of a device", "threads of devices")
+        );
         return Finding::warn("CPUs", found, "--wait adaptive (SRD_WAIT)");
     }
     if usize::from(options.pus) > cpus {
@@ -89,21 +92,21 @@ fn processors(options: &Options) -> Finding {
 
 fn memory_lock() -> Finding {
     let text = match getrlimit(Resource::RLIMIT_MEMLOCK) {
-        Ok((soft, _)) if soft < u64::MAX => format!("{} may be locked", bytes(soft)),
+        Ok((soft, _)) if soft < u64::MAX => format!("{} may be locked", memory(soft)),
         _ => "as much as one likes may be locked".to_owned(),
     };
     Finding::ok("memlock", format!("{text}; the card locks nothing, so that no limit matters to it"))
 }
 
 fn huge_pages() -> Finding {
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let known = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let value = |name: &str| {
-        let line = memory.lines().find(|l| l.starts_with(name))?;
+        let line = known.lines().find(|l| l.starts_with(name))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok()
     };
     let (free, size) = (value("HugePages_Free:").unwrap_or(0), value("Hugepagesize:").unwrap_or(0));
     Finding::ok(
         "hugepages",
-        format!("{free} of {} are free; libfabric takes them if it can, the card needs none", bytes(size << 10)),
+        format!("{free} of {} are free; libfabric takes them if it can, the card needs none", memory(size << 10)),
     )
 }

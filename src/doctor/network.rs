@@ -11,7 +11,7 @@ use verbs_shim::{NicConfig, Options};
 
 use super::{Finding, tool};
 use crate::devices;
-use crate::units::{bytes, plural};
+use crate::units::{memory, plural};
 
 /// A datagram to ourselves that is not there by then has been dropped.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -102,13 +102,13 @@ fn offloads(driver: &UdpDriver, options: &UdpOptions) -> Vec<Finding> {
     let (got, asked) = (info.recv_buffer, options.recv_buffer);
     // The kernel counts its own overhead, too, and tells twice of what it was asked for.
     let buffer = if got >= asked {
-        Finding::ok("buffers", format!("receive buffers of {}", bytes(got as u64)))
+        Finding::ok("buffers", format!("receive buffers of {}", memory(got as u64)))
     } else {
         let remedy =
             format!("as root: sysctl -w net.core.rmem_max={asked} (without it, bursts are lost and sent again)");
         Finding::warn(
             "buffers",
-            format!("receive buffers of {} instead of {}", bytes(got as u64), bytes(asked as u64)),
+            format!("receive buffers of {} instead of {}", memory(got as u64), memory(asked as u64)),
             remedy,
         )
     };
@@ -130,12 +130,17 @@ fn af_xdp(options: &Options, ip: IpAddr, devices: usize) -> Finding {
             if choice == DriverChoice::Xdp && need > queues as usize {
                 let remedy = format!("ethtool -L {interface} combined {need}, and --xdp-queues {pus}");
                 let of = if pus > 1 { format!(" of {pus} processing units") } else { String::new() };
-                return Finding::fail(NAME, format!("{found}: too few for {devices} devices{of}"), remedy);
+                return Finding::fail(
+                    NAME,
+                    format!("{found}: too few for {}{of}", plural(devices, "device", "devices")),
+                    remedy,
+                );
             }
             Finding::ok(NAME, found)
         }
         Err(e) if choice == DriverChoice::Xdp => {
-            Finding::fail(NAME, e.to_string(), "do that, or use kernel UDP: --driver udp (SRD_DRIVER)")
+            let remedy = "give it what it needs (docs/xdp.md), or use kernel UDP: --driver udp (SRD_DRIVER)";
+            Finding::fail(NAME, e.to_string(), remedy)
         }
         Err(e) => Finding::ok(NAME, format!("not to be had, and not needed: {e}")),
     }

@@ -10,6 +10,7 @@ use verbs_shim::Options;
 use super::{Finding, tool};
 use crate::run::library;
 use crate::run::program::{self, Program};
+use crate::units::plural;
 
 pub(super) fn check(options: &Options, command: &[OsString]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -42,8 +43,8 @@ pub(super) fn check(options: &Options, command: &[OsString]) -> Vec<Finding> {
         0 => Finding::ok("devices", "no RDMA hardware here that the card would hide"),
         n => Finding::warn(
             "devices",
-            format!("{n} RDMA devices of the kernel"),
-            "nothing, unless a program shall use both: under 'srd run' programs do not see those",
+            plural(n, "RDMA device of the kernel", "RDMA devices of the kernel"),
+            "nothing, unless a program shall use both: under 'srd run' programs do not see the kernel's",
         ),
     });
     findings
