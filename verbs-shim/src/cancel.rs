@@ -5,6 +5,8 @@
 //! its system calls in a way that is no such point, by syscall(2), because to switch cancellation off and on takes 25 ns.
 
 use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::time::Duration;
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
@@ -18,7 +20,7 @@ const DISABLE: c_int = 1;
 pub struct NoCancel {
     before: c_int,
     /// It is about one thread.
-    _here: std::marker::PhantomData<*const ()>,
+    _here: PhantomData<*const ()>,
 }
 
 impl NoCancel {
@@ -28,8 +30,14 @@ impl NoCancel {
         let mut before = 0;
         // SAFETY: the state is a valid one, and the pointer is valid for the call.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-        NoCancel { before, _here: std::marker::PhantomData }
+        NoCancel { before, _here: PhantomData }
     }
+}
+
+/// Sleeps without being cancelled.
+pub(crate) fn sleep(time: Duration) {
+    let _whole = NoCancel::begin();
+    std::thread::sleep(time);
 }
 
 impl Drop for NoCancel {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::libc;
 use parking_lot::lock_api::{self, GuardNoSend};
 
-use crate::cancel::NoCancel;
+use crate::cancel;
 
 /// A mutex over [`RawMutex`].
 pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
@@ -163,10 +163,7 @@ fn wait(tries: u32) {
     match tries {
         0..100 => std::hint::spin_loop(),
         100..110 => std::thread::yield_now(),
-        _ => {
-            let _whole = NoCancel::begin();
-            std::thread::sleep(Duration::from_micros(50));
-        }
+        _ => cancel::sleep(Duration::from_micros(50)),
     }
 }
 
@@ -183,9 +180,8 @@ static HAS_BARRIER: LazyLock<bool> = LazyLock::new(|| membarrier(libc::MEMBARRIE
 #[cold]
 fn barrier() {
     if !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
-        let _whole = NoCancel::begin();
         // It was there, and somebody has forbidden it since. No processor keeps a store to itself for that long.
-        std::thread::sleep(Duration::from_millis(1));
+        cancel::sleep(Duration::from_millis(1));
     }
 }
 

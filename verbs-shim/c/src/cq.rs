@@ -113,14 +113,11 @@ impl Cq {
     /// which threads take turns to run.
     #[inline]
     pub(crate) fn end(&self) {
-        match self.poller.load(Ordering::Relaxed) {
-            0 => {}
-            poller if poller == me() || !self.failed_here() => {
-                self.poller.store(0, Ordering::Relaxed);
-                // It was locked by `begin`.
-                unsafe { self.lock.unlock() };
-            }
-            _ => {}
+        let poller = self.poller.load(Ordering::Relaxed);
+        if poller != 0 && (poller == me() || !self.failed_here()) {
+            self.poller.store(0, Ordering::Relaxed);
+            // It was locked by `begin`.
+            unsafe { self.lock.unlock() };
         }
     }
 
@@ -204,17 +201,16 @@ impl Cq {
 
     /// The program is done with so many completion events.
     pub(crate) fn ack(&self, events: u32) {
-        self.acknowledge(|cq| unsafe { &raw mut (*cq).comp_events_completed }, events);
+        self.acknowledge(unsafe { &raw mut (*self.public()).comp_events_completed }, events);
     }
 
     /// The program is done with an asynchronous event.
     pub(crate) fn ack_async(&self) {
-        self.acknowledge(|cq| unsafe { &raw mut (*cq).async_events_completed }, 1);
+        self.acknowledge(unsafe { &raw mut (*self.public()).async_events_completed }, 1);
     }
 
-    fn acknowledge(&self, counter: impl FnOnce(*mut ibv_cq_ex) -> *mut u32, events: u32) {
+    fn acknowledge(&self, counter: *mut u32, events: u32) {
         let public = self.public();
-        let counter = counter(public);
         unsafe {
             libc::pthread_mutex_lock(&raw mut (*public).mutex);
             *counter = (*counter).wrapping_add(events);
@@ -383,10 +379,8 @@ fn wc(entry: &Completion) -> ibv_wc {
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wcs: *mut ibv_wc) -> c_int {
     hot_minus_one(|| {
         let cq = unsafe { Cq::of(cq)? };
-        // In a child it may be locked for ever.
-        if cq.context.is_dead() {
-            return Err(EIO);
-        }
+        // Before the lock, which in a child may be locked for ever.
+        let nic = cq.context.nic()?;
         if num_entries < 0 || (wcs.is_null() && num_entries > 0) || cq.poller.load(Ordering::Relaxed) == me() {
             return Err(EINVAL);
         }
@@ -398,7 +392,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wcs
                 if batch.at == batch.len {
                     (batch.at, batch.len) = (0, 0);
                     let room = BATCH.min(wanted - n);
-                    batch.len = cq.context.nic()?.poll_cq(cq.id, &mut batch.entries[..room]);
+                    batch.len = nic.poll_cq(cq.id, &mut batch.entries[..room]);
                     if batch.len == 0 {
                         break;
                     }

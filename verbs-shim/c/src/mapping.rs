@@ -19,24 +19,23 @@ pub(crate) fn check(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
     }
     // Where /proc is not mounted nobody can tell, and using such memory would kill the program, as a use of its own would.
     let Ok(maps) = File::open("/proc/self/maps") else { return Ok(()) };
-    // What may be written may be read, on all processors that matter.
-    let wanted = if write { b"-w" } else { b"r-" };
-    if permits(BufReader::new(maps), start, end, *wanted) { Ok(()) } else { Err(EFAULT) }
+    if permits(BufReader::new(maps), start, end, write) { Ok(()) } else { Err(EFAULT) }
 }
 
-/// Whether all mappings in the range permit what is `wanted`, by a table like `/proc/self/maps`, which is sorted.
-fn permits(mut maps: impl BufRead, start: usize, end: usize, wanted: [u8; 2]) -> bool {
+/// Whether all mappings in the range may be read, or written, by a table like `/proc/self/maps`, which is sorted. What may be
+/// written may be read, on all processors that matter.
+fn permits(mut maps: impl BufRead, start: usize, end: usize, write: bool) -> bool {
     let mut line = Vec::with_capacity(256);
     loop {
         line.clear();
         if maps.read_until(b'\n', &mut line).unwrap_or(0) == 0 {
             return true;
         }
-        let Some((from, to, permitted)) = mapping(&line) else { continue };
+        let Some((from, to, [read, written])) = mapping(&line) else { continue };
         if from >= end {
             return true;
         }
-        let is_enough = wanted.iter().zip(permitted).all(|(wanted, permitted)| *wanted == b'-' || *wanted == permitted);
+        let is_enough = if write { written == b'w' } else { read == b'r' };
         if to > start && !is_enough {
             return false;
         }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use verbs_shim::NicConfig;
+use verbs_shim::cancel::NoCancel;
 use verbs_shim::counters::{self, Identity, Values};
 
 use crate::abi::{export, minus_one, quiet};
@@ -38,6 +39,7 @@ const LOCK: &str = "lock";
 
 /// Runs when the library is loaded.
 extern "C" fn loaded() {
+    let _whole = NoCancel::begin();
     quiet((), || {
         fork::watch();
         // A mistake in the options is reported when the program asks for devices.
@@ -64,6 +66,7 @@ fn set_up(devices: &[NicConfig]) -> Result<(), String> {
 
 /// Runs when the process exits.
 extern "C" fn unloaded() {
+    let _whole = NoCancel::begin();
     quiet((), || {
         device::farewell();
         if let Some(tree) = TREE.get().filter(|tree| tree.owner == std::process::id()) {

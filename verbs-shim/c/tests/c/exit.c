@@ -3,14 +3,20 @@
 
 enum { MESSAGES = 20 };
 
-/* The two processes tell each other where they are. */
+/* By which the two processes talk. */
 static int here[2], there[2];
 
-static struct address meet(struct side *s, bool child) {
-    struct address mine = address_of(s), other;
-    put(child ? here[1] : there[1], &mine, sizeof mine);
-    get(child ? there[0] : here[0], &other, sizeof other);
-    return other;
+/* Makes a child, a side in each process, and receives in one of them; the two tell each other where they are. Returns 0 in the
+   child. */
+static pid_t begin(bool ud, bool child_receives, struct side *s, struct address *other) {
+    pid_t child = fork();
+    *s = make_side(ud, 7);
+    for (int i = 0; (child == 0) == child_receives && i < MESSAGES; i++)
+        IS(recv_at(s, i, 0, 128), 0);
+    struct address mine = address_of(s);
+    put(child ? there[1] : here[1], &mine, sizeof mine);
+    get(child ? here[0] : there[0], other, sizeof *other);
+    return child;
 }
 
 static void join(pid_t child) {
@@ -19,24 +25,30 @@ static void join(pid_t child) {
     IS(status, 0);
 }
 
-/* A receiver takes messages and exits: they were delivered, and so their sender hears. */
-static void taken(void) {
-    pid_t child = fork();
-    struct side s = make_side(false, 7);
-    for (int i = 0; !child && i < MESSAGES; i++)
-        IS(recv_at(&s, i, 0, 64), 0);
-    struct address other = meet(&s, !child);
-    if (!child) {
-        for (int i = 0; i < MESSAGES; i++)
-            IS(wait_wc(s.cq, 30).status, IBV_WC_SUCCESS);
-        exit(0);
-    }
-    struct ibv_ah *ah = make_ah(s.pd, other.gid);
+static struct ibv_ah *send_all(struct side *s, struct address *to) {
+    struct ibv_ah *ah = make_ah(s->pd, to->gid);
     CHECK(ah);
     for (int i = 0; i < MESSAGES; i++)
-        IS(send_from(&s, i, 0, 64, ah, other.qpn), 0);
+        IS(send_from(s, i, 0, 64, ah, to->qpn), 0);
+    return ah;
+}
+
+static void all_succeed(struct side *s) {
     for (int i = 0; i < MESSAGES; i++)
-        IS(wait_wc(s.cq, 30).status, IBV_WC_SUCCESS);
+        IS(wait_wc(s->cq, 30).status, IBV_WC_SUCCESS);
+}
+
+/* A receiver takes messages and exits: they were delivered, and so their sender hears. */
+static void taken(void) {
+    struct side s;
+    struct address other;
+    pid_t child = begin(false, true, &s, &other);
+    if (!child) {
+        all_succeed(&s);
+        exit(0);
+    }
+    struct ibv_ah *ah = send_all(&s, &other);
+    all_succeed(&s);
     join(child);
     /* And nobody is there any more, which it has said. */
     IS(send_from(&s, 1, 0, 64, ah, other.qpn), 0);
@@ -47,26 +59,19 @@ static void taken(void) {
 
 /* A sender of datagrams exits, or closes the device, as soon as they count as sent; to a peer that it had never met. */
 static void sent(bool close) {
-    pid_t child = fork();
-    struct side s = make_side(true, 7);
-    for (int i = 0; child && i < MESSAGES; i++)
-        IS(recv_at(&s, i, 0, 128), 0);
-    struct address other = meet(&s, !child);
+    struct side s;
+    struct address other;
+    pid_t child = begin(true, false, &s, &other);
     if (!child) {
-        struct ibv_ah *ah = make_ah(s.pd, other.gid);
-        CHECK(ah);
-        for (int i = 0; i < MESSAGES; i++)
-            IS(send_from(&s, i, 0, 64, ah, other.qpn), 0);
-        for (int i = 0; i < MESSAGES; i++)
-            IS(wait_wc(s.cq, 30).status, IBV_WC_SUCCESS);
+        struct ibv_ah *ah = send_all(&s, &other);
+        all_succeed(&s);
         if (close) {
             IS(ibv_destroy_ah(ah), 0);
             drop_side(&s);
         }
         exit(0);
     }
-    for (int i = 0; i < MESSAGES; i++)
-        IS(wait_wc(s.cq, 30).status, IBV_WC_SUCCESS);
+    all_succeed(&s);
     join(child);
     drop_side(&s);
 }
