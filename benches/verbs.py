@@ -12,8 +12,8 @@ import time
 from compare import arguments, describe, note, number, parse, start
 
 SERVER = "10.231.0.2"
-# What a share of 'srd perf' is measured against, and what must be slower than we are.
-NATIVE, OURS, PEER = "native", "ours", "peer"
+# What shares are of; the same work requests without the C interface; programs that use it; what must be slower than those.
+NATIVE, API, OURS, PEER = "native", "api", "ours", "peer"
 # Seconds for the server to listen, and for a measurement beyond what it should take.
 START, GRACE = 10, 60
 
@@ -65,6 +65,17 @@ def perftest(options, program, unit, size, count, *more, driver="udp"):
         return float(fields[{"us": 4, "M/s": 4, "Gbit/s": 3}[unit]])
 
     return Tool(f"{program}, {driver}", OURS, 18515, command, command + [SERVER], read)
+
+
+def rust_api(options, unit, what, size, count, depth):
+    stream = os.path.join(options.bin, "examples", "stream")
+    client = [stream, "client", f"{SERVER}:7473", what, "--size", str(size), "--count", str(count), "--depth", depth]
+
+    def read(out):
+        seen = json.loads(out)
+        return seen["messages_per_s"] / 1e6 if unit == "M/s" else seen["bandwidth_gbps"]
+
+    return Tool("Rust API", API, 7473, [stream, "server", f"{SERVER}:7473"], client, read)
 
 
 def pingpong(options, provider, unit, size, count, driver=None):
@@ -121,6 +132,7 @@ def rows(options):
             "M/s",
             [
                 srd_perf(options, "rate", "M/s", "--size", "64", "--depth", "512"),
+                rust_api(options, "M/s", "send", 64, count(2_000_000), "512"),
                 perftest(options, "ib_send_bw", "M/s", 64, count(2_000_000), "-t", "512", "-r", "512"),
                 ucx("tag_bw", "M/s", 64, count(500_000)),
             ],
@@ -130,14 +142,15 @@ def rows(options):
         depth = "128" if size <= 8192 else "32"
         n = count(4e9 / size)
         # A send of EFA is one packet.
-        program = "ib_send_bw" if size <= 8192 else "ib_read_bw"
+        what = "send" if size <= 8192 else "read"
         table.append(
             Row(
                 f"bandwidth, {text}",
                 "Gbit/s",
                 [
                     srd_perf(options, "bw", "Gbit/s", "--size", text, "--depth", depth),
-                    perftest(options, program, "Gbit/s", size, n, "-t", depth, *(["-r", "512"] if size <= 8192 else [])),
+                    rust_api(options, "Gbit/s", what, size, n, depth),
+                    perftest(options, f"ib_{what}_bw", "Gbit/s", size, n, "-t", depth, *(["-r", "512"] if what == "send" else [])),
                     ucx("tag_bw", "Gbit/s", size, n // 2),
                 ],
             )
@@ -246,7 +259,7 @@ def render(bench, table):
             mine = bench.median(row, tool)
             samples = bench.samples.get(row.title, {}).get(tool.name, [])
             span = f"{number(min(samples))}..{number(max(samples))}" if samples else "failed"
-            share = advantage(row, mine, native) if tool.kind == OURS else None
+            share = advantage(row, mine, native) if tool.kind in (API, OURS) else None
             better = advantage(row, like(bench, row, tool), mine) if tool.kind == PEER else None
             lines.append(f"| {tool.name} | {number(mine)} | {span} | {number(share)} | {number(better)} |")
     return lines

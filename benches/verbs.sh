@@ -17,6 +17,6 @@ need fi_pingpong libfabric-bin
 need ucx_perftest ucx-utils
 check
 
-(cd "$here/.." && cargo build --release --bin srd && cargo build --release -p srd-verbs-c) >&2
+(cd "$here/.." && cargo build --release --bin srd && cargo build --release -p srd-verbs-c && cargo build --release -p verbs-shim --example stream) >&2
 make_pair 9000
 run_and_wait python3 "$here/verbs.py" --bin "${CARGO_TARGET_DIR:-$here/../target}/release" --client "$client" --server "$server" "$@"
