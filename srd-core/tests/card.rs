@@ -44,9 +44,10 @@ fn sends_of_every_size_up_to_the_limit_arrive_and_one_byte_more_is_refused() {
 fn nothing_at_all_can_be_sent_written_and_read() {
     let mut two = Two::new();
     let null = Sge { addr: 0, len: 0, lkey: two.keys[0].lkey };
+    let none = Sge { addr: 0, len: 0, lkey: two.keys[1].lkey };
     for sges in [&[][..], &[Sge { addr: BASE, ..null }][..]] {
-        two.world.recv(1, two.qpn[1], 1, &[]);
-        two.world.recv(1, two.qpn[1], 2, &[]);
+        two.world.recv(1, two.qpn[1], 1, &[none]);
+        two.world.recv(1, two.qpn[1], 2, &[none]);
         two.post(10, SendOp::Send { imm: None }, sges);
         two.post(11, two.write(0, None), sges);
         two.post(12, two.write(0, Some(7)), sges);
@@ -336,6 +337,28 @@ fn a_receiver_that_is_not_ready_is_tried_as_often_as_the_attribute_says() {
     let mut world = World::new(1, options());
     let qpn = world.new_qp(0, |_| ());
     assert_eq!(world.hosts[0].card.query_qp(qpn).unwrap().rnr_retry, RNR_INFINITE, "the default");
+}
+
+#[test]
+fn a_receive_without_parts_takes_room_and_no_message() {
+    let mut two = Two::new();
+    two.qpn[0] = two.world.new_qp(0, |_| ());
+    two.world.up(0, two.qpn[0], Some(0));
+    for wr_id in 0..two.world.hosts[1].card.query_qp(two.qpn[1]).unwrap().cap.recv_wr {
+        two.world.recv(1, two.qpn[1], wr_id.into(), &[]);
+    }
+    let full = two.world.hosts[1].card.post_recv(two.qpn[1], 1, &[]);
+    assert!(matches!(full, Err(CardError::NoMemory(_))));
+    two.send(1, 0, 0);
+    assert_eq!(two.wait(0).status, Status::Rnr);
+    // Nor does the error state give it back; only RESET makes room.
+    two.world.set_state(1, two.qpn[1], QpState::Err);
+    assert!(two.world.poll(1).is_none());
+    two.world.set_state(1, two.qpn[1], QpState::Reset);
+    two.world.up(1, two.qpn[1], Some(0));
+    two.recv(2, 0, 1);
+    two.send(2, 0, 1);
+    assert_eq!((two.wait(0).status, two.wait(1).wr_id), (Status::Ok, 2));
 }
 
 #[test]
@@ -736,8 +759,9 @@ fn writes_with_immediate_wait_for_receives_and_are_counted_exactly() {
         assert!(told.iter().all(|c| c.unsolicited == unsolicited));
         for n in 0..200 {
             // Unused receives are still there: only 156 more fit.
+            let none = two.sge(1, 0, 0);
             let host = &mut two.world.hosts[1];
-            if host.card.post_recv(two.qpn[1], n, &[]).is_err() {
+            if host.card.post_recv(two.qpn[1], n, &[none]).is_err() {
                 assert!(unsolicited && n == 156, "{n}");
                 break;
             }

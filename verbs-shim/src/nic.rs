@@ -455,11 +455,28 @@ impl Nic {
     }
 
     /// Takes completions from a queue, and returns how many: `out` is filled from its start. If there are none, drives the
-    /// card for a turn and looks again.
+    /// card for a turn and looks again. The room that their work requests took is free.
+    #[inline]
     pub fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+        self.drain::<true>(cq, out)
+    }
+
+    /// The same, but the room stays taken until each of them is [released](Self::release).
+    #[inline]
+    pub fn take_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+        self.drain::<false>(cq, out)
+    }
+
+    /// Frees the room of a completion that was [taken](Self::take_cq).
+    #[inline]
+    pub fn release(&self, entry: &Completion) {
+        self.unit(entry.qpn).lock().upper.release(std::slice::from_ref(entry));
+    }
+
+    fn drain<const RELEASE: bool>(&self, cq: CqId, out: &mut [Completion]) -> usize {
         let (ready, bored) = match &*self.units {
-            [only] => only.poll(cq, out),
-            _ => self.poll_units(cq, out),
+            [only] => only.poll::<RELEASE>(cq, out),
+            _ => self.poll_units::<RELEASE>(cq, out),
         };
         if ready == 0 && bored {
             std::thread::yield_now();
@@ -469,10 +486,10 @@ impl Nic {
 
     /// Polls those processing units that have something to do with the queue, beginning after the one that filled `out` last
     /// time.
-    fn poll_units(&self, cq: CqId, out: &mut [Completion]) -> (usize, bool) {
+    fn poll_units<const RELEASE: bool>(&self, cq: CqId, out: &mut [Completion]) -> (usize, bool) {
         let mask = self.common.units_of(cq);
         if mask.is_power_of_two() {
-            return self.units[mask.trailing_zeros() as usize].poll(cq, out);
+            return self.units[mask.trailing_zeros() as usize].poll::<RELEASE>(cq, out);
         }
         let (mut ready, mut bored) = (0, true);
         let first = self.common.next_unit(cq);
@@ -480,7 +497,7 @@ impl Nic {
             if mask & 1 << index == 0 {
                 continue;
             }
-            let (more, also_bored) = self.units[index].poll(cq, &mut out[ready..]);
+            let (more, also_bored) = self.units[index].poll::<RELEASE>(cq, &mut out[ready..]);
             ready += more;
             bored &= also_bored;
             if ready == out.len() {
@@ -491,8 +508,8 @@ impl Nic {
         (ready, bored)
     }
 
-    /// The same without driving the card.
-    pub(crate) fn take_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+    /// Polls without driving the card.
+    pub(crate) fn peek_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
         let mut ready = 0;
         for unit in self.units_of(cq) {
             ready += unit.lock().upper.poll_many(cq, &mut out[ready..]);

@@ -146,11 +146,15 @@ impl Pu {
         Ok(())
     }
 
-    /// See [`Nic::poll_cq`](crate::Nic::poll_cq). Returns how many completions there were, and whether nothing has happened for long.
+    /// See [`Nic::poll_cq`](crate::Nic::poll_cq), with `RELEASE`, and [`Nic::take_cq`](crate::Nic::take_cq). Returns how many
+    /// completions there were, and whether nothing has happened for long.
     #[inline]
-    pub(crate) fn poll(&self, cq: CqId, out: &mut [Completion]) -> (usize, bool) {
+    pub(crate) fn poll<const RELEASE: bool>(&self, cq: CqId, out: &mut [Completion]) -> (usize, bool) {
         let inside = &mut *self.inside.lock();
-        let ready = inside.engine.upper.poll_many(cq, out);
+        let take = |card: &mut Card<HostMem>, out: &mut [Completion]| {
+            if RELEASE { card.poll_many(cq, out) } else { card.take_many(cq, out) }
+        };
+        let ready = take(&mut inside.engine.upper, out);
         if ready > 0 {
             inside.handed_out(&out[..ready]);
             inside.patience.begin();
@@ -162,7 +166,7 @@ impl Pu {
             Until::NoAnswer => false,
         };
         let mut moved = hear(&mut inside.engine);
-        let ready = inside.engine.upper.poll_many(cq, out);
+        let ready = take(&mut inside.engine.upper, out);
         if ready > 0 {
             inside.handed_out(&out[..ready]);
         } else if !silent {

@@ -451,7 +451,8 @@ impl<M: HostMemory> Card<M> {
         }
     }
 
-    /// Posts a receive buffer of up to three parts.
+    /// Posts a receive buffer of up to three parts, each of which may be empty. One without parts takes its room in the queue,
+    /// and no message takes it, ever: EFA's library tells the device of parts, and here it has nothing to tell.
     ///
     /// # Errors
     /// There is no such queue pair, its state forbids it, there are too many parts, or the receive queue is full
@@ -468,6 +469,9 @@ impl<M: HostMemory> Card<M> {
             return Err(CardError::NoMemory("the receive queue is full; poll completions"));
         }
         qp.rq_used += 1;
+        if sges.is_empty() {
+            return Ok(());
+        }
         qp.rq.push_back(Recv::EMPTY);
         let recv = qp.rq.back_mut().expect("it was just added");
         (recv.wr_id, recv.n) = (wr_id, sges.len() as u8);

@@ -434,18 +434,30 @@ impl<M: HostMemory> Card<M> {
     /// work requests took in their queues is free from then on.
     #[inline]
     pub fn poll_many(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
-        let Some(queue) = self.cqs.get_mut(cq.0 as usize) else { return 0 };
-        let count = queue.pop_many(out);
+        let count = self.take_many(cq, out);
+        self.release(&out[..count]);
+        count
+    }
+
+    /// The same, but the room stays taken until the entries are [released](Self::release).
+    #[inline]
+    pub fn take_many(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
+        self.cqs.get_mut(cq.0 as usize).map_or(0, |queue| queue.pop_many(out))
+    }
+
+    /// Frees the room of entries that were [taken](Self::take_many).
+    #[inline]
+    pub fn release(&mut self, entries: &[Completion]) {
         // Neighbours are often of one queue pair.
-        for entries in out[..count].chunk_by(|a, b| a.qpn == b.qpn) {
+        for entries in entries.chunk_by(|a, b| a.qpn == b.qpn) {
             if let Some(qp) = self.qp_mut(entries[0].qpn) {
                 let sends = entries.iter().filter(|entry| !entry.opcode.is_recv()).count();
                 let unsolicited = entries.iter().filter(|entry| entry.unsolicited).count();
-                qp.sq_used -= sends as u32;
-                qp.rq_used -= (entries.len() - sends - unsolicited) as u32;
+                // Of a queue pair that was reset meanwhile it is free already.
+                qp.sq_used = qp.sq_used.saturating_sub(sends as u32);
+                qp.rq_used = qp.rq_used.saturating_sub((entries.len() - sends - unsolicited) as u32);
             }
         }
-        count
     }
 
     /// Asks for a [`CardEvent::Completion`] when there is an entry in a completion queue, be it now or later: a program that

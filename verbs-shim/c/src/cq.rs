@@ -31,30 +31,16 @@ pub(crate) struct Cq {
     lock: RawMutex,
     /// The thread that polls the extended way; 0 for none.
     poller: AtomicUsize,
-    batch: UnsafeCell<Batch>,
+    entries: UnsafeCell<[Completion; BATCH]>,
+    /// Whether the first of the entries is what a poll session looks at: its room is free when the session leaves it.
+    is_current: Cell<bool>,
     /// Events that programs have taken, to compare with those that they acknowledged.
     events_taken: AtomicU32,
     async_events_taken: AtomicU32,
 }
 
-/// Completions that were taken from the card and not yet given to the program.
-pub(crate) struct Batch {
-    entries: [Completion; BATCH],
-    at: usize,
-    len: usize,
-}
-
 /// Completions that are taken from the card at a time.
 const BATCH: usize = 16;
-
-impl Batch {
-    /// The entry that the program looks at.
-    #[inline]
-    pub(crate) fn current(&self) -> &Completion {
-        // `at` is one beyond the current entry while there is one.
-        &self.entries[self.at.saturating_sub(1)]
-    }
-}
 
 thread_local! {
     /// The queue in which the last extended poll session of this thread would have been, had there been anything in it.
@@ -81,13 +67,13 @@ impl Cq {
         self.public.get()
     }
 
-    /// What the program reads completions from.
+    /// The entry that the program looks at.
     ///
     /// # Safety
-    /// The caller is in a poll session, or holds the lock.
+    /// The caller is in a poll session.
     #[inline]
-    pub(crate) unsafe fn batch(&self) -> &Batch {
-        unsafe { &*self.batch.get() }
+    pub(crate) unsafe fn current(&self) -> &Completion {
+        unsafe { &(*self.entries.get())[0] }
     }
 
     // ---- polling
@@ -115,6 +101,8 @@ impl Cq {
     pub(crate) fn end(&self) {
         let poller = self.poller.load(Ordering::Relaxed);
         if poller != 0 && (poller == me() || !self.failed_here()) {
+            // The session is this one.
+            unsafe { self.leave() };
             self.poller.store(0, Ordering::Relaxed);
             // It was locked by `begin`.
             unsafe { self.lock.unlock() };
@@ -133,22 +121,30 @@ impl Cq {
         FAILED.set(if found { null() } else { self });
     }
 
-    /// Takes the next entry; `false` if there is none.
+    /// Goes on to the next entry; `false` if there is none.
     ///
     /// # Safety
-    /// The caller is in a poll session, or holds the lock.
+    /// The caller is in a poll session.
     #[inline]
     pub(crate) unsafe fn next(&self) -> Result<bool, Errno> {
-        let batch = unsafe { &mut *self.batch.get() };
-        if batch.at == batch.len {
-            (batch.at, batch.len) = (0, 0);
-            batch.len = self.context.nic()?.poll_cq(self.id, &mut batch.entries);
-            if batch.len == 0 {
-                return Ok(false);
-            }
+        unsafe { self.leave() };
+        let entries = unsafe { &mut *self.entries.get() };
+        let found = self.context.nic()?.take_cq(self.id, &mut entries[..1]) > 0;
+        self.is_current.set(found);
+        Ok(found)
+    }
+
+    /// The program is done with the current entry, if there is one.
+    ///
+    /// # Safety
+    /// The caller is in a poll session.
+    #[inline]
+    unsafe fn leave(&self) {
+        if self.is_current.replace(false)
+            && let Ok(nic) = self.context.nic()
+        {
+            nic.release(unsafe { self.current() });
         }
-        batch.at += 1;
-        Ok(true)
     }
 
     /// Runs something with the queue locked.
@@ -163,23 +159,6 @@ impl Cq {
         self.lock.lock();
         let _unlock = Unlock(&self.lock);
         run()
-    }
-
-    /// Forgets what was taken from the card of a queue pair that is gone. In a poll session of this thread the entry that the
-    /// program looks at stays.
-    pub(crate) fn forget(&self, qpn: u16) {
-        let forget = || {
-            let batch = unsafe { &mut *self.batch.get() };
-            let mut kept = batch.at;
-            for i in batch.at..batch.len {
-                if batch.entries[i].qpn != qpn {
-                    batch.entries[kept] = batch.entries[i];
-                    kept += 1;
-                }
-            }
-            batch.len = kept;
-        };
-        if self.poller.load(Ordering::Relaxed) == me() { forget() } else { self.locked(forget) }
     }
 
     // ---- events
@@ -276,7 +255,8 @@ pub(crate) unsafe fn create(context: &'static Context, init: &CqInit) -> Result<
         channel,
         lock: RawMutex::INIT,
         poller: AtomicUsize::new(0),
-        batch: UnsafeCell::new(Batch { entries: [Completion::EMPTY; BATCH], at: 0, len: 0 }),
+        entries: UnsafeCell::new([Completion::EMPTY; BATCH]),
+        is_current: Cell::new(false),
         events_taken: AtomicU32::new(0),
         async_events_taken: AtomicU32::new(0),
     }));
@@ -386,23 +366,17 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wcs
         }
         let wanted = num_entries as usize;
         cq.locked(|| {
+            let entries = unsafe { &mut *cq.entries.get() };
             let mut n = 0;
             while n < wanted {
-                let batch = unsafe { &mut *cq.batch.get() };
-                if batch.at == batch.len {
-                    (batch.at, batch.len) = (0, 0);
-                    let room = BATCH.min(wanted - n);
-                    batch.len = nic.poll_cq(cq.id, &mut batch.entries[..room]);
-                    if batch.len == 0 {
-                        break;
-                    }
-                }
-                while n < wanted && batch.at < batch.len {
-                    unsafe { wcs.add(n).write(wc(&batch.entries[batch.at])) };
-                    (n, batch.at) = (n + 1, batch.at + 1);
+                let room = BATCH.min(wanted - n);
+                let taken = nic.poll_cq(cq.id, &mut entries[..room]);
+                for entry in &entries[..taken] {
+                    unsafe { wcs.add(n).write(wc(entry)) };
+                    n += 1;
                 }
                 // Entries that are not there yet need not be asked for.
-                if batch.len < BATCH {
+                if taken < BATCH {
                     break;
                 }
             }
@@ -418,17 +392,6 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         if solicited_only != 0 || cq.channel.is_none() {
             return Err(EOPNOTSUPP);
         }
-        let nic = cq.context.nic()?;
-        // What was taken from the card and not yet from us is there already.
-        let pending = || {
-            let batch = unsafe { &*cq.batch.get() };
-            batch.at < batch.len
-        };
-        let in_session = cq.poller.load(Ordering::Relaxed) == me();
-        if if in_session { pending() } else { cq.locked(pending) } {
-            cq.notify();
-            return Ok(());
-        }
-        Ok(nic.arm_cq(cq.id)?)
+        Ok(cq.context.nic()?.arm_cq(cq.id)?)
     })
 }

@@ -81,7 +81,7 @@ unsafe fn advance(cq: &Cq) -> Result<(), Errno> {
     if !unsafe { cq.next()? } {
         return Err(ENOENT);
     }
-    let entry = unsafe { cq.batch() }.current();
+    let entry = unsafe { cq.current() };
     let public = cq.public();
     unsafe {
         (*public).wr_id = entry.wr_id;
@@ -135,7 +135,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// The current entry, of a program that is in a poll session as verbs.h demands of those that read.
 #[inline]
 unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a Completion {
-    unsafe { (*cq.cast::<Cq>()).batch() }.current()
+    unsafe { (*cq.cast::<Cq>()).current() }
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> c_int {
@@ -183,7 +183,7 @@ unsafe fn around<'a>(efadv: *mut efadv_cq) -> &'a Cq {
 
 /// The sender's GID, if its address handle is not known.
 unsafe extern "C" fn read_sgid(efadv: *mut efadv_cq, sgid: *mut ibv_gid) -> c_int {
-    let entry = unsafe { around(efadv).batch() }.current();
+    let entry = unsafe { around(efadv).current() };
     if entry.ah != UNKNOWN_AH || sgid.is_null() {
         return -ENOENT.0;
     }
@@ -192,5 +192,5 @@ unsafe extern "C" fn read_sgid(efadv: *mut efadv_cq, sgid: *mut ibv_gid) -> c_in
 }
 
 unsafe extern "C" fn is_unsolicited(efadv: *mut efadv_cq) -> bool {
-    unsafe { around(efadv).batch() }.current().unsolicited
+    unsafe { around(efadv).current() }.unsolicited
 }

@@ -1,6 +1,7 @@
 //! Posting the plain way: lists of work requests, up to the first that is wrong.
 
 use std::ffi::c_int;
+use std::sync::Once;
 
 use arrayvec::ArrayVec;
 use verbs_shim::card::profile::MAX_INLINE;
@@ -145,12 +146,26 @@ pub(crate) unsafe extern "C" fn post_recv(
         let nic = qp.context.nic()?;
         while let Some(wr) = unsafe { bad.as_ref() } {
             nic.post_recv(qp.qpn, wr.wr_id, unsafe { list(wr.sg_list, wr.num_sge)? })?;
+            if wr.num_sge == 0 {
+                warn_of_no_parts();
+            }
             bad = wr.next;
         }
         Ok(())
     });
     tell_bad(outcome, bad, bad_wr);
     outcome
+}
+
+/// Programs that come from RC post such receives for writes with immediate data, and wait for ever.
+#[cold]
+fn warn_of_no_parts() {
+    static WARN: Once = Once::new();
+    WARN.call_once(|| {
+        tracing::warn!(
+            "a receive without buffers (num_sge 0) is never used by EFA: post one with a buffer of length 0"
+        );
+    });
 }
 
 /// Tells which work request was the first that was not posted.

@@ -37,8 +37,6 @@ pub(crate) struct Qp {
     pub(crate) inline_write: bool,
     /// It was made for the extended way of posting.
     extended: bool,
-    send_cq: &'static Cq,
-    recv_cq: &'static Cq,
     pub(crate) stage: Stage,
 }
 
@@ -51,14 +49,6 @@ impl Qp {
     #[inline]
     pub(crate) fn public(&self) -> *mut ibv_qp_ex {
         self.public.get()
-    }
-
-    /// What its completion queues hold of it is void.
-    fn forget_completions(&self) {
-        self.send_cq.forget(self.qpn);
-        if !std::ptr::eq(self.send_cq, self.recv_cq) {
-            self.recv_cq.forget(self.qpn);
-        }
     }
 }
 
@@ -141,8 +131,6 @@ pub(crate) unsafe fn create(attr: &mut ibv_qp_init_attr_ex, efa: &EfaInit) -> Re
         sig_all: attr.sq_sig_all != 0,
         inline_write: efa.inline_write,
         extended,
-        send_cq,
-        recv_cq,
         stage: Stage::new(),
     }));
     context.objects.add(Kind::Qp, qp);
@@ -229,7 +217,6 @@ export!(
                 let card = this.context.card()?;
                 card.nic.destroy_qp(this.qpn)?;
                 this.context.objects.remove(Kind::Qp, qp);
-                this.forget_completions();
             }
             drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
             Ok(())
@@ -295,9 +282,6 @@ export!(
             nic.modify_qp(qp.qpn, &change)?;
             if let Some(state) = change.state {
                 unsafe { (*qp.public()).qp_base.state = state as c_int };
-                if state == QpState::Reset {
-                    qp.forget_completions();
-                }
             }
             Ok(())
         })

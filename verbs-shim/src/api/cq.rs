@@ -240,7 +240,7 @@ impl CompletionQueue {
         let mut inner = self.inner.lock();
         if inner.fetched.is_empty() {
             let mut entries = [card::Completion::default(); FETCH];
-            let n = self.inner.device.nic.take_cq(self.inner.id, &mut entries);
+            let n = self.inner.device.nic.peek_cq(self.inner.id, &mut entries);
             inner.fetched.extend(&entries[..n]);
         }
         !inner.fetched.is_empty()

@@ -195,6 +195,13 @@ static inline struct ibv_wc wait_wc(struct ibv_cq *cq, double seconds) {
     return wc;
 }
 
+/* One for a message without payload. */
+static inline int recv_empty(struct ibv_qp *qp, struct ibv_mr *mr, uint64_t wr_id) {
+    struct ibv_sge sge = {(uintptr_t)mr->addr, 0, mr->lkey};
+    struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1}, *bad;
+    return ibv_post_recv(qp, &wr, &bad);
+}
+
 static inline int recv_at(struct side *s, uint64_t wr_id, size_t offset, uint32_t len) {
     struct ibv_sge sge = {(uintptr_t)s->mem + offset, len, s->mr->lkey};
     struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1}, *bad;

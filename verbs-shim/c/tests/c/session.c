@@ -15,8 +15,7 @@ static void make_qp_on_cq(void) {
 
 static void deliver(int n) {
     for (int i = 0; i < n; i++) {
-        struct ibv_recv_wr none = {.wr_id = i}, *bad;
-        IS(ibv_post_recv(qp, &none, &bad), 0);
+        IS(recv_empty(qp, s.mr, i), 0);
         IS(send_from(&s, 1, 0, 0, ah, qp->qp_num), 0);
         IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
     }
@@ -40,6 +39,41 @@ static void reset_inside(void) {
     IS(ibv_destroy_qp(qp), 0);
     IS(ibv_next_poll(cq), ENOENT);
     ibv_end_poll(cq);
+    make_qp_on_cq();
+}
+
+/* A work request's room is free when the session leaves its completion, not before. */
+static void room(void) {
+    deliver(5);
+    int posted = 0, rc;
+    while ((rc = recv_empty(qp, s.mr, 100)) == 0)
+        posted++;
+    IS(rc, ENOMEM);
+    IS(posted, DEPTH - 5);
+    IS(ibv_start_poll(cq, &attr), 0);
+    IS(recv_empty(qp, s.mr, 101), ENOMEM);
+    IS(ibv_next_poll(cq), 0);
+    IS(recv_empty(qp, s.mr, 102), 0);
+    IS(recv_empty(qp, s.mr, 103), ENOMEM);
+    ibv_end_poll(cq);
+    IS(recv_empty(qp, s.mr, 104), 0);
+    IS(recv_empty(qp, s.mr, 105), ENOMEM);
+    /* The plain way: as soon as the program has it. */
+    struct ibv_wc wc[2];
+    IS(ibv_poll_cq(ibv_cq_ex_to_cq(cq), 2, wc), 2);
+    IS(recv_empty(qp, s.mr, 106), 0);
+    IS(recv_empty(qp, s.mr, 107), 0);
+    IS(recv_empty(qp, s.mr, 108), ENOMEM);
+    /* What was reset has all of its room, whatever the session leaves afterwards. */
+    IS(ibv_start_poll(cq, &attr), 0);
+    IS(to_state(qp, IBV_QPS_RESET), 0);
+    ibv_end_poll(cq);
+    IS(to_init(qp), 0);
+    IS(to_rtr(qp), 0);
+    for (int i = 0; i < DEPTH; i++)
+        IS(recv_empty(qp, s.mr, i), 0);
+    IS(recv_empty(qp, s.mr, DEPTH), ENOMEM);
+    IS(ibv_destroy_qp(qp), 0);
     make_qp_on_cq();
 }
 
@@ -98,6 +132,7 @@ int main(void) {
     CHECK(cq = ibv_create_cq_ex(s.ctx, &init));
     make_qp_on_cq();
     reset_inside();
+    room();
     other_threads();
     IS(ibv_destroy_qp(qp), 0);
     IS(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
