@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use parking_lot::Mutex;
 use srd_core::card::{CardEvent, CqId, QpInit};
 
 use crate::counters::Publisher;
+use crate::lock::Mutex;
 use crate::nic::{NicCounters, NicSink};
 use crate::poller::Poller;
 

@@ -6,10 +6,14 @@
 //! with plain stores and loads. Whoever else comes ends that first, with a barrier in all threads of the process that they do
 //! not have to ask for: membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED`. Where the system refuses that, no thread ever becomes
 //! an owner.
+//!
+//! A signal handler may interrupt a thread that is inside, and call us again, often by exit(3). It would wait for itself for
+//! ever, so it is told: [`Interrupted`].
 
+use std::panic::resume_unwind;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, compiler_fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc;
 use parking_lot::lock_api::{self, GuardNoSend};
@@ -24,20 +28,27 @@ pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
 /// A guard of a part of what the mutex has.
 pub type MappedMutexGuard<'a, T> = lock_api::MappedMutexGuard<'a, RawMutex, T>;
 
+/// What [`Mutex::lock`] unwinds with if the calling thread is inside already. No defect, so nothing is printed.
+#[derive(Debug)]
+pub struct Interrupted;
+
 /// The lock itself. Not re-entrant.
 pub struct RawMutex {
     /// The thread that may enter by `inside` alone; 0 for none. Written with `shared` held.
     owner: AtomicUsize,
-    /// The owner is inside, or is looking whether it may be.
-    inside: AtomicBool,
+    /// The owner, or who was it when it came, while it is inside or is looking whether it may be.
+    inside: AtomicUsize,
     /// Whoever is inside came as the owner. Accessed by whoever is inside.
     came_as_owner: AtomicBool,
     /// Taken by all others.
     shared: parking_lot::RawMutex,
-    /// Who took `shared` last, and how often in a row before. Accessed with `shared` held.
+    /// Who took `shared` last, with [`STILL`] until it gives it back, and how often in a row before. Written with `shared` held.
     last: AtomicUsize,
     streak: AtomicU32,
 }
+
+/// Numbers of threads are even.
+const STILL: usize = 1;
 
 /// A thread that has taken the lock so often in a row becomes its owner. What an end of that costs, a system call that interrupts
 /// other cores (10 us), is then small beside what was saved.
@@ -48,18 +59,24 @@ impl RawMutex {
     #[inline]
     fn enter_as_owner(&self) -> bool {
         let me = me();
-        if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) {
+        if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        self.inside.store(true, Ordering::Relaxed);
+        self.inside.store(me, Ordering::Relaxed);
         // The processor may let the load overtake the store; whoever ends our ownership sees to that.
         compiler_fence(Ordering::SeqCst);
         if self.owner.load(Ordering::Acquire) == me {
             self.came_as_owner.store(true, Ordering::Relaxed);
             return true;
         }
-        self.inside.store(false, Ordering::Release);
+        self.inside.store(0, Ordering::Release);
         false
+    }
+
+    /// Whether the calling thread is inside: then it is a signal handler that asks.
+    fn is_inside(&self) -> bool {
+        // Nobody else stores our number.
+        self.inside.load(Ordering::Relaxed) == me() || self.last.load(Ordering::Relaxed) == me() | STILL
     }
 
     /// Ends the ownership of another thread, if there is one; called with `shared` held. Afterwards nobody enters without it, but
@@ -79,13 +96,13 @@ impl RawMutex {
         let me = me();
         let mut streak =
             if self.last.load(Ordering::Relaxed) == me { self.streak.load(Ordering::Relaxed) + 1 } else { 0 };
+        self.last.store(me | STILL, Ordering::Relaxed);
         if streak == STREAK {
             streak = 0;
             if *HAS_BARRIER {
                 self.owner.store(me, Ordering::Relaxed);
             }
         }
-        self.last.store(me, Ordering::Relaxed);
         self.streak.store(streak, Ordering::Relaxed);
     }
 }
@@ -95,7 +112,7 @@ impl RawMutex {
 unsafe impl lock_api::RawMutex for RawMutex {
     const INIT: RawMutex = RawMutex {
         owner: AtomicUsize::new(0),
-        inside: AtomicBool::new(false),
+        inside: AtomicUsize::new(0),
         came_as_owner: AtomicBool::new(false),
         shared: <parking_lot::RawMutex as lock_api::RawMutex>::INIT,
         last: AtomicUsize::new(0),
@@ -109,10 +126,13 @@ unsafe impl lock_api::RawMutex for RawMutex {
         if self.enter_as_owner() {
             return;
         }
+        if self.is_inside() {
+            resume_unwind(Box::new(Interrupted));
+        }
         self.shared.lock();
         self.disown();
         for tries in 0.. {
-            if !self.inside.load(Ordering::Acquire) {
+            if self.inside.load(Ordering::Acquire) == 0 {
                 break;
             }
             wait(tries);
@@ -129,7 +149,7 @@ unsafe impl lock_api::RawMutex for RawMutex {
             return false;
         }
         self.disown();
-        if self.inside.load(Ordering::Acquire) {
+        if self.inside.load(Ordering::Acquire) != 0 {
             // SAFETY: it was locked above.
             unsafe { self.shared.unlock() };
             return false;
@@ -142,15 +162,36 @@ unsafe impl lock_api::RawMutex for RawMutex {
     unsafe fn unlock(&self) {
         if self.came_as_owner.load(Ordering::Relaxed) {
             self.came_as_owner.store(false, Ordering::Relaxed);
-            self.inside.store(false, Ordering::Release);
+            self.inside.store(0, Ordering::Release);
         } else {
+            self.last.store(self.last.load(Ordering::Relaxed) & !STILL, Ordering::Relaxed);
             // SAFETY: whoever did not come as the owner holds it.
             unsafe { self.shared.unlock() };
         }
     }
 }
 
-/// A number that only this thread has, while it lives; not 0.
+/// Takes the lock if that is possible within a time; what the calling thread has itself, it does not wait for.
+pub fn try_lock_for<T>(mutex: &Mutex<T>, time: Duration) -> Option<MutexGuard<'_, T>> {
+    let began = Instant::now();
+    loop {
+        if let Some(guard) = mutex.try_lock() {
+            return Some(guard);
+        }
+        if is_held_here(mutex) || began.elapsed() >= time {
+            return None;
+        }
+        cancel::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Whether the calling thread has locked it.
+pub fn is_held_here<T>(mutex: &Mutex<T>) -> bool {
+    // SAFETY: it is not unlocked.
+    unsafe { mutex.raw() }.is_inside()
+}
+
+/// A number that only this thread has, while it lives; not 0, and even.
 #[inline]
 pub fn me() -> usize {
     // SAFETY: it has no conditions.
@@ -270,6 +311,27 @@ mod tests {
             other.join().unwrap()
         });
         assert_eq!(other, 8);
+    }
+
+    #[test]
+    fn who_is_inside_is_told_instead_of_waiting_for_itself() {
+        let refused = |mutex: &Mutex<u64>| {
+            let panic =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| *mutex.lock())).expect_err("it is held");
+            panic.is::<Interrupted>() && is_held_here(mutex) && try_lock_for(mutex, Duration::MAX).is_none()
+        };
+        for mutex in [Mutex::new(0), owned()] {
+            let guard = mutex.lock();
+            assert!(refused(&mutex));
+            thread::scope(|scope| {
+                let other = scope.spawn(|| (is_held_here(&mutex), try_lock_for(&mutex, Duration::ZERO).is_none()));
+                assert_eq!(other.join().unwrap(), (false, true));
+            });
+            assert!(refused(&mutex), "nor if it came as the owner and is none any more");
+            drop(guard);
+            assert!(!is_held_here(&mutex));
+            assert!(try_lock_for(&mutex, Duration::ZERO).is_some());
+        }
     }
 
     #[test]

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use srd_core::card::{
     Access, Card, CardError, CardEvent, CardOptions, Completion, CqId, DeviceCounters, Gid, GidError, MrKeys, PdId,
     PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Unit,
@@ -20,7 +19,7 @@ use srd_xdp::{DriverChoice, XdpOptions};
 use crate::bind::{self, Opened};
 use crate::common::{Common, Pairs};
 use crate::counters::{Identity, Publisher};
-use crate::lock::{self, MappedMutexGuard};
+use crate::lock::{self, MappedMutexGuard, Mutex};
 use crate::memory::{HostMem, RawRegion};
 use crate::unit::{Pu, counters, spawn, turn, turn_all};
 
@@ -517,6 +516,11 @@ impl Nic {
         ready
     }
 
+    /// Whether the calling thread is inside of one of the other functions: it is a signal handler that interrupted it.
+    pub fn is_held_here(&self) -> bool {
+        lock::is_held_here(&self.pairs) || self.units.iter().any(|unit| unit.is_held_here())
+    }
+
     /// Runs something while the card touches no memory.
     pub(crate) fn with_lock<T>(&self, run: impl FnOnce() -> T) -> T {
         // Nobody else takes more than one of them.
@@ -539,13 +543,7 @@ impl Nic {
         let began = Instant::now();
         let mut engines = Vec::with_capacity(self.units.len());
         for unit in &self.units {
-            let engine = loop {
-                match unit.try_lock() {
-                    Some(engine) => break engine,
-                    None if began.elapsed() < LINGER_MAX => std::thread::sleep(Duration::from_micros(100)),
-                    None => return,
-                }
-            };
+            let Some(engine) = unit.try_lock_for(LINGER_MAX.saturating_sub(began.elapsed())) else { return };
             engines.push(engine);
         }
         self.leave(&mut engines);

@@ -15,7 +15,7 @@ use crate::answers::{Answers, Until};
 use crate::cancel::NoCancel;
 use crate::common::Common;
 use crate::company::Company;
-use crate::lock::{MappedMutexGuard, Mutex, MutexGuard};
+use crate::lock::{self, MappedMutexGuard, Mutex, MutexGuard};
 use crate::memory::HostMem;
 use crate::nic::{BoxedDriver, CardEngine, NicConfig, NicCounters, OpenError};
 use crate::patience::Patience;
@@ -191,9 +191,14 @@ impl Pu {
         MutexGuard::map(self.inside.lock(), |inside| &mut inside.engine)
     }
 
-    /// The same, unless somebody else has it.
-    pub(crate) fn try_lock(&self) -> Option<MappedMutexGuard<'_, CardEngine>> {
-        Some(MutexGuard::map(self.inside.try_lock()?, |inside| &mut inside.engine))
+    /// The same, unless somebody has it for longer.
+    pub(crate) fn try_lock_for(&self, time: Duration) -> Option<MappedMutexGuard<'_, CardEngine>> {
+        Some(MutexGuard::map(lock::try_lock_for(&self.inside, time)?, |inside| &mut inside.engine))
+    }
+
+    /// Whether the calling thread has it: a signal handler that interrupted us.
+    pub(crate) fn is_held_here(&self) -> bool {
+        lock::is_held_here(&self.inside)
     }
 
     /// Posts `new` messages, given the time. Alone, they leave at once; where others are under way they wait for company.

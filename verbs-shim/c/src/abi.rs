@@ -4,8 +4,9 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use verbs_shim::cancel::NoCancel;
+use verbs_shim::lock::Interrupted;
 
-use crate::errno::{EINVAL, EIO, Errno};
+use crate::errno::{EBUSY, EINVAL, EIO, Errno};
 use crate::event;
 
 /// Defines a function of the C interface and gives it its public name and version.
@@ -30,11 +31,13 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// Runs the body of an entry point. A panic ends here: the program that called us does not know how to unwind. The body makes no
-/// calls in which the thread could be cancelled.
+/// Runs the body of an entry point. A panic ends here: the program that called us does not know how to unwind. A signal handler
+/// that interrupted the same thread in another entry point gets `EBUSY` where it would wait for itself. The body makes no calls in
+/// which the thread could be cancelled.
 fn guarded<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,
+        Err(panic) if panic.is::<Interrupted>() => Err(EBUSY),
         Err(panic) => {
             let what = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
             crate::log::error(format_args!("defect in the card, please report it: {}", what.unwrap_or("panic")));

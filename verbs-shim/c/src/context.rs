@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::Mutex;
+use verbs_shim::lock::Mutex;
 use verbs_shim::{CardEvent, CqId, Nic, NicSink};
 
 use crate::abi::{code, export, pointer};
@@ -16,7 +16,7 @@ use crate::async_event::Overrun;
 use crate::bindings::{ibv_context, ibv_context_ops, ibv_device, ibv_pd, ibv_qp, ibv_recv_wr, verbs_context};
 use crate::cq::Cq;
 use crate::device::{Card, Device, resolve};
-use crate::errno::{EINVAL, EIO, EOPNOTSUPP, Errno};
+use crate::errno::{EBUSY, EINVAL, EIO, EOPNOTSUPP, Errno};
 use crate::event::EventQueue;
 use crate::{cq, cq_ex, fork, pd_mr, post, qp, query};
 
@@ -255,6 +255,10 @@ export!(
             if this.is_dead() {
                 // Everything of it belongs to another process, or is gone.
                 return Ok(());
+            }
+            // To close the card half is worse than not at all.
+            if this.device.is_held_here() || this.nic()?.is_held_here() {
+                return Err(EBUSY);
             }
             let left = this.objects.take_all();
             for &(kind, object) in &left {

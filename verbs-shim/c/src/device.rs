@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use verbs_shim::Nic;
+use verbs_shim::lock::{self, Mutex};
 
 use crate::abi::{arg, export, pointer, quiet};
 use crate::bindings::{IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device};
@@ -134,6 +134,11 @@ impl Device {
         Ok(shared.open.clone().expect("it was opened above"))
     }
 
+    /// Whether a signal handler interrupted this thread while it opened or closed the card.
+    pub(crate) fn is_held_here(&self) -> bool {
+        lock::is_held_here(&self.card)
+    }
+
     /// A context is done with the card, which is closed with the last one: nothing of it runs any more then.
     pub(crate) fn release(&self, card: Card) {
         let mut shared = self.card.lock();
@@ -153,7 +158,7 @@ pub(crate) fn farewell() {
     }
     for device in &table.devices {
         // Another thread may have it for ever.
-        if let Some(shared) = device.card.try_lock_for(PATIENCE)
+        if let Some(shared) = lock::try_lock_for(&device.card, PATIENCE)
             && let Some(card) = &shared.open
         {
             card.nic.farewell();

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use parking_lot::Mutex;
 use verbs_shim::cancel::NoCancel;
+use verbs_shim::lock::Mutex;
 
 use crate::abi::Attempt;
 use crate::errno::Errno;

@@ -149,6 +149,11 @@ fn events_come_when_they_were_asked_for() {
 }
 
 #[test]
+fn signal_handlers_may_interrupt_verbs_and_call_them() {
+    run("signal", "efa1", &[]);
+}
+
+#[test]
 fn sessions_end_where_the_program_ends_them() {
     run("session", "efa1", &[]);
 }

@@ -13,13 +13,12 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
-use parking_lot::Mutex;
 use slab::Slab;
 use srd_core::card::{self, CardError, CqId, GRH_LEN, Gid, Opcode, QpType, Status};
 
 use super::buf::Buf;
 use super::device::{AddressHandle, DeviceInner};
-use crate::lock;
+use crate::lock::{self, Mutex};
 
 /// Names a work request that was posted. There is no order between them: requests complete in any.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -127,7 +126,7 @@ pub(super) struct CqInner {
     device: Arc<DeviceInner>,
     pub(super) id: CqId,
     pub(super) depth: u32,
-    inner: lock::Mutex<Inner>,
+    inner: Mutex<Inner>,
     notify: Arc<Notify>,
 }
 
@@ -175,7 +174,7 @@ impl CompletionQueue {
         let notify = Arc::new(Notify { event, wakers: Mutex::default(), overrun: AtomicBool::new(false) });
         device.notifies.add(id, notify.clone());
         let depth = device.nic.cq_depth(id) as u32;
-        let inner = CqInner { device: device.clone(), id, depth, inner: lock::Mutex::default(), notify };
+        let inner = CqInner { device: device.clone(), id, depth, inner: Mutex::default(), notify };
         Ok(CompletionQueue { inner: Arc::new(inner) })
     }
 

@@ -4,12 +4,12 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use srd_core::card::{CardError, CardEvent, CqId, Gid, PdId};
 
 use super::buf::{Buf, Window};
 use super::cq::{CompletionQueue, Notify};
 use super::qp::{QpBuilder, Srd, Ud};
+use crate::lock::Mutex;
 use crate::nic::{Nic, NicConfig, NicCounters, NicSink, OpenError};
 
 /// An open card. Clones are the same card, which closes with the last of them and of what was made from it.
