@@ -175,6 +175,17 @@ fn htsim_files_run() {
     assert_eq!((report.run.summary.unfinished, flows.len()), (0, 3));
     assert_eq!(flows[1].start_us, 1.0);
     assert_eq!(Some(flows[2].start_us), flows[0].arrived_us);
+    let serial = dir.write(
+        "serial.cm",
+        "Nodes 8\nConnections 3\nTriggers 1\n0->4 id 1 start 0 size 1000000 send_done_trigger 1\n\
+         0->4 id 2 trigger 1 size 1000000 send_done_trigger 1\n0->4 id 3 trigger 1 size 1000000 send_done_trigger 1\n\
+         trigger id 1 multishot\n",
+    );
+    let flows = self::report(&[&serial, "--topology", &topo]).run.flows;
+    for next in flows.windows(2) {
+        let end = next[0].start_us + next[0].fct_us.expect("it ends");
+        assert!((next[1].start_us - end).abs() < 1e-6, "{next:?}");
+    }
     let broken = dir.write("broken.cm", "Nodes 8\n0->9 size 5\n");
     assert!(error(&[&broken, "--topology", &topo]).contains("0->9 leaves"));
 }

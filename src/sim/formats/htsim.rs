@@ -6,6 +6,7 @@ use simnet::Clos;
 use simnet::experiment::Moment;
 use srd::Span;
 
+use super::triggers::{Firing, Kind, Trigger};
 use super::{lines, number};
 
 /// A connection of a matrix.
@@ -17,22 +18,14 @@ pub(crate) struct Connection {
     pub(crate) bytes: Option<u64>,
     pub(crate) start: Span,
     /// Connections that must have got somewhere before.
-    pub(crate) after: Vec<(usize, Moment)>,
-}
-
-/// What triggers do: `oneshot` and `multishot` fire with their first event, `barrier` with its last.
-#[derive(Default)]
-struct Trigger {
-    fired_by: Vec<(usize, Moment)>,
-    barrier: bool,
-    declared: Option<usize>,
+    pub(crate) after: Vec<Firing>,
 }
 
 /// Reads a connection matrix. Returns the number of nodes and the connections.
 pub(crate) fn matrix(text: &str) -> Result<(usize, Vec<Connection>), String> {
     let (mut nodes, mut announced) = (None, None);
     let mut connections: Vec<Connection> = Vec::new();
-    let mut waits: Vec<(usize, usize, u64)> = Vec::new();
+    let mut waits: Vec<(usize, u64)> = Vec::new();
     let mut triggers: BTreeMap<u64, Trigger> = BTreeMap::new();
     for (line, words) in lines(text) {
         match words[0].to_ascii_lowercase().as_str() {
@@ -43,21 +36,25 @@ pub(crate) fn matrix(text: &str) -> Result<(usize, Vec<Connection>), String> {
                 return Err(format!("line {line}: failures belong into the scenario: write a [[fault]] there"));
             }
             "trigger" => {
-                let mut id = None;
-                let mut barrier = false;
+                let (mut id, mut kind, mut count) = (None, None, None);
                 let mut rest = words[1..].iter();
                 while let Some(word) = rest.next() {
                     match *word {
                         "id" => id = Some(number::<u64>(line, "the trigger's id", rest.next())?),
-                        "oneshot" | "multishot" => {}
-                        "barrier" => barrier = true,
-                        "count" => drop(number::<u64>(line, "the count", rest.next())?),
+                        "oneshot" => kind = Some(Kind::Oneshot),
+                        "multishot" => kind = Some(Kind::Multishot),
+                        "barrier" => kind = Some(Kind::Barrier(None)),
+                        "count" => count = Some(number::<u64>(line, "the count", rest.next())?),
                         other => return Err(format!("line {line}: a trigger has no '{other}'")),
                     }
                 }
                 let id = id.ok_or_else(|| format!("line {line}: the trigger has no id"))?;
-                let trigger = triggers.entry(id).or_default();
-                (trigger.barrier, trigger.declared) = (barrier, Some(line));
+                let kind = match kind {
+                    Some(Kind::Barrier(_)) => Kind::Barrier(count),
+                    Some(kind) => kind,
+                    None => return Err(format!("line {line}: the trigger is no oneshot, multishot or barrier")),
+                };
+                triggers.entry(id).or_default().declared = Some((line, kind));
             }
             pair => {
                 let this = connections.len();
@@ -78,7 +75,11 @@ pub(crate) fn matrix(text: &str) -> Result<(usize, Vec<Connection>), String> {
                             c.bytes = Some(number::<u64>(line, "the size", rest.next())?).filter(|b| *b > 0);
                         }
                         "id" | "prio" => drop(number::<u64>(line, word, rest.next())?),
-                        "trigger" => waits.push((this, line, number(line, "the trigger", rest.next())?)),
+                        "trigger" => {
+                            let id = number(line, "the trigger", rest.next())?;
+                            triggers.entry(id).or_default().starts.push(this);
+                            waits.push((line, id));
+                        }
                         "send_done_trigger" | "recv_done_trigger" => {
                             let id = number(line, "the trigger", rest.next())?;
                             let moment = if *word == "send_done_trigger" { Moment::Completed } else { Moment::Arrived };
@@ -94,16 +95,20 @@ pub(crate) fn matrix(text: &str) -> Result<(usize, Vec<Connection>), String> {
             }
         }
     }
-    for (connection, line, id) in waits {
-        let trigger = triggers
-            .get(&id)
-            .filter(|t| t.declared.is_some())
-            .ok_or_else(|| format!("line {line}: trigger {id} is declared nowhere"))?;
+    for (line, id) in waits {
+        let trigger = &triggers[&id];
+        if trigger.declared.is_none() {
+            return Err(format!("line {line}: trigger {id} is declared nowhere"));
+        }
         if trigger.fired_by.is_empty() {
             return Err(format!("line {line}: no connection fires trigger {id}"));
         }
-        let by = if trigger.barrier { &trigger.fired_by[..] } else { &trigger.fired_by[..1] };
-        connections[connection].after = by.to_vec();
+    }
+    for (id, trigger) in triggers.iter().filter(|(_, t)| !t.starts.is_empty()) {
+        let Some((line, kind)) = trigger.declared else { continue };
+        for (connection, after) in trigger.starts.iter().zip(trigger.waits(*id, line, kind)?) {
+            connections[*connection].after = after;
+        }
     }
     let nodes = nodes.ok_or("the header has no 'Nodes N'")?;
     if let Some(n) = announced.filter(|n| *n != connections.len()) {
@@ -231,6 +236,11 @@ mod tests {
         assert!(error("Nodes 2\nConnections 2\n0->1 size 5\n").contains("2 connections are announced, 1"));
         assert!(error("Nodes 2\n0->7 size 5\n").contains("leaves the 2 nodes"));
         assert!(error("0->1 size 5\n").contains("Nodes N"));
+        assert!(error("Nodes 2\n0->1 size 5\ntrigger id 1\n").starts_with("line 3: the trigger is no oneshot"));
+        let twice =
+            "Nodes 2\n0->1 size 5 send_done_trigger 1\n1->0 size 5 send_done_trigger 1\n0->1 size 5 trigger 1\n";
+        assert!(error(&format!("{twice}trigger id 1 oneshot\n")).starts_with("line 5: oneshot trigger 1 is fired 2"));
+        assert!(error(&format!("{twice}trigger id 1 barrier count 3\n")).starts_with("line 5: barrier trigger 1 has"));
         assert!(error("Nodes 2\nfailure switch_type TOR\n").contains("[[fault]]"));
     }
 

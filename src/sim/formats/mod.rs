@@ -4,6 +4,7 @@
 pub(crate) mod cdf;
 pub(crate) mod hpcc;
 pub(crate) mod htsim;
+mod triggers;
 
 /// Lines that say something, numbered from 1, in words. `#` begins a comment.
 fn lines(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
