@@ -193,7 +193,12 @@ pub(crate) fn topology(text: &str) -> Result<Clos, String> {
         let gbps = tiers[tier].speed_gbps.ok_or_else(|| format!("tier {tier} has no Downlink_speed_Gbps"))?;
         *rate = gbps * 1_000_000_000;
     }
-    let delays = tiers.map(|t| Span::from_nanos(t.link_ns + t.switch_ns));
+    // A packet passes a switch by two of its cables, each of which has half of the switch's latency.
+    let mut below = 0;
+    let delays = tiers.map(|t| {
+        let switches = std::mem::replace(&mut below, t.switch_ns) + t.switch_ns;
+        Span::from_nanos(t.link_ns + switches / 2)
+    });
     let pod_leaves = (pod / per_leaf).max(1);
     Ok(Clos {
         servers: nodes,
@@ -248,11 +253,22 @@ mod tests {
     fn a_topology_of_three_tiers() {
         let text = "Nodes 1024\nTiers 3\nPodsize 64\nTier 0\nDownlink_speed_Gbps 100\nRadix_Up 8\nRadix_Down 8\n\
                     Downlink_Latency_ns 1000\nTier 1\nDownlink_speed_Gbps 100\nRadix_Down 8\nRadix_Up 8\nBundle 1\n\
-                    Downlink_Latency_ns 1000\nTier 2\nDownlink_speed_Gbps 100\nRadix_Down 16\nDownlink_Latency_ns 900\n\
-                    Switch_Latency_ns 100\n";
+                    Downlink_Latency_ns 1000\nTier 2\nDownlink_speed_Gbps 100\nRadix_Down 16\nDownlink_Latency_ns 1000\n";
         let clos = topology(text).expect("valid");
         assert_eq!(clos, Clos::fat_tree(16, 1_024, 100_000_000_000, Span::from_micros(1)));
         clos.plan().and_then(|p| p.check()).expect("it can be built");
+    }
+
+    #[test]
+    fn each_switch_on_the_way_counts_once() {
+        let text = "Nodes 16\nTiers 3\nPodsize 4\nTier 0\nDownlink_speed_Gbps 100\nRadix_Up 2\nRadix_Down 2\n\
+                    Downlink_Latency_ns 1000\nSwitch_Latency_ns 100\nTier 1\nDownlink_speed_Gbps 100\nRadix_Down 2\n\
+                    Radix_Up 2\nDownlink_Latency_ns 2000\nSwitch_Latency_ns 200\nTier 2\nDownlink_speed_Gbps 100\n\
+                    Radix_Down 4\nDownlink_Latency_ns 4000\nSwitch_Latency_ns 400\n";
+        let plan = topology(text).and_then(|clos| clos.plan()).expect("valid");
+        let rtts = [1, 2, 4].map(|to| plan.base_rtt(0, to, 0, 0).as_nanos());
+        let one_way = [2_000 + 100, 6_000 + 400, 14_000 + 1_000];
+        assert_eq!(rtts, one_way.map(|ns| 2 * ns));
     }
 
     #[test]
