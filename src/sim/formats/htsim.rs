@@ -1,9 +1,10 @@
 //! htsim's connection matrices (`.cm`) and topologies (`.topo`).
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
-use simnet::Clos;
 use simnet::experiment::Moment;
+use simnet::{Clos, Plan};
 use srd::Span;
 
 use super::triggers::{Firing, Kind, Trigger};
@@ -120,15 +121,30 @@ pub(crate) fn matrix(text: &str) -> Result<(usize, Vec<Connection>), String> {
     }
 }
 
+const GBPS: u64 = 1_000_000_000;
+/// Longest latency: one second.
+const LONGEST_NS: u64 = 1_000_000_000;
+
 /// One tier of a topology file.
 #[derive(Clone, Copy, Default)]
 struct Tier {
-    speed_gbps: Option<u64>,
+    /// Bits per second.
+    rate: Option<u64>,
     down: Option<usize>,
     up: Option<usize>,
     bundle: Option<usize>,
     link_ns: u64,
     switch_ns: u64,
+}
+
+/// A number of a topology that must be in a range.
+fn within(line: usize, what: &str, word: Option<&&str>, range: RangeInclusive<u64>) -> Result<u64, String> {
+    let n = number(line, what, word)?;
+    if range.contains(&n) {
+        Ok(n)
+    } else {
+        Err(format!("line {line}: {what} is {n}, not within {} and {}", range.start(), range.end()))
+    }
 }
 
 /// Reads a topology.
@@ -143,7 +159,9 @@ pub(crate) fn topology(text: &str) -> Result<Clos, String> {
             return Err(format!("line {line}: not a name and a number"));
         }
         match key.as_str() {
-            "nodes" => nodes = Some(number::<usize>(line, "the number of nodes", value)?),
+            "nodes" => {
+                nodes = Some(within(line, "the number of nodes", value, 1..=Plan::MAX_SERVERS as u64)? as usize);
+            }
             "tiers" => tier_count = Some(number::<usize>(line, "the number of tiers", value)?),
             "podsize" => pod = Some(number::<usize>(line, "the pod size", value)?),
             "tier" => {
@@ -156,14 +174,15 @@ pub(crate) fn topology(text: &str) -> Result<Clos, String> {
             _ => {
                 let tier = &mut tiers
                     [current.ok_or_else(|| format!("line {line}: '{}' stands before the first 'Tier'", words[0]))?];
-                let n: u64 = number(line, words[0], value)?;
+                let within = |range| within(line, words[0], value, range);
+                let ports = || within(0..=Plan::MAX_CABLES as u64).map(|n| Some(n as usize));
                 match key.as_str() {
-                    "downlink_speed_gbps" => tier.speed_gbps = Some(n),
-                    "radix_down" => tier.down = Some(n as usize),
-                    "radix_up" => tier.up = Some(n as usize),
-                    "bundle" => tier.bundle = Some(n as usize),
-                    "downlink_latency_ns" => tier.link_ns = n,
-                    "switch_latency_ns" => tier.switch_ns = n,
+                    "downlink_speed_gbps" => tier.rate = Some(within(1..=u64::MAX / GBPS)? * GBPS),
+                    "radix_down" => tier.down = ports()?,
+                    "radix_up" => tier.up = ports()?,
+                    "bundle" => tier.bundle = ports()?,
+                    "downlink_latency_ns" => tier.link_ns = within(0..=LONGEST_NS)?,
+                    "switch_latency_ns" => tier.switch_ns = within(0..=LONGEST_NS)?,
                     // Follows from the radices; buffers are the scenario's.
                     "oversubscribed" | "queue_size_up" | "queue_size_down" | "queue_up" | "queue_down" => {}
                     _ => return Err(format!("line {line}: '{}' is no property of a tier", words[0])),
@@ -190,8 +209,7 @@ pub(crate) fn topology(text: &str) -> Result<Clos, String> {
     }
     let mut rates = [0; 3];
     for (tier, rate) in rates.iter_mut().enumerate().take(count) {
-        let gbps = tiers[tier].speed_gbps.ok_or_else(|| format!("tier {tier} has no Downlink_speed_Gbps"))?;
-        *rate = gbps * 1_000_000_000;
+        *rate = tiers[tier].rate.ok_or_else(|| format!("tier {tier} has no Downlink_speed_Gbps"))?;
     }
     // A packet passes a switch by two of its cables, each of which has half of the switch's latency.
     let mut below = 0;
@@ -278,6 +296,14 @@ mod tests {
         assert!(error("Nodes 4\nTiers 2\nTier 0\nRadix_Down 2\n").contains("tier 0 has no Radix_Up"));
         assert!(error("Nodes 4\nTiers 2\nTier 3\n").starts_with("line 3"));
         assert!(error("Nodes 4\nTiers 2\nTier 0\nColour 3\n").contains("no property"));
+        assert!(error("Nodes 16385\n").starts_with("line 1: the number of nodes is 16385, not within 1 and 16384"));
+        for bad in ["Downlink_speed_Gbps 0", "Downlink_speed_Gbps 18446744074", "Radix_Up 131073", "Radix_Down -1"] {
+            let name = bad.split(' ').next().expect("a name");
+            let says = format!("line 4: {name} is ");
+            assert!(error(&format!("Nodes 4\nTiers 2\nTier 0\n{bad}\n")).starts_with(&says), "{bad}");
+        }
+        let late = "Nodes 4\nTiers 2\nTier 0\nSwitch_Latency_ns 18446744073709551615\n";
+        assert!(error(late).starts_with("line 4: Switch_Latency_ns is "));
         assert!(error("Nodes 4\nTiers 2\nTier 0\nRadix_Down 2\nRadix_Up 2\n").contains("Downlink_speed_Gbps"));
     }
 }
