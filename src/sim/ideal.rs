@@ -22,8 +22,8 @@ enum Cut {
 /// Ideal completion time of every flow in microseconds; `None` for one without an end.
 ///
 /// *Share*: the busiest cut that the flow crosses carries payload of all its flows at its full rate, less what background
-/// traffic of a constant rate takes. *Alone*: the slowest cable that its servers have, and the base round trip. Neither can be
-/// shorter than the application takes to make the data.
+/// traffic of a constant rate takes. *Alone*: the slowest cut carries its payload, its last packet passes the other cables, and
+/// the acknowledgement comes back. Neither can be shorter than the application takes to make the data.
 pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> Vec<Option<f64>> {
     let cuts = Cuts::of(plan);
     let mut load: BTreeMap<Cut, f64> = BTreeMap::new();
@@ -37,7 +37,7 @@ pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> 
             }
         }
     }
-    let mut rtts: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
+    let mut ways = BTreeMap::new();
     let each = |f: &FlowSpec| {
         let bits = f.bytes? as f64 * 8.0;
         let crossed = cuts.crossed(f);
@@ -50,14 +50,17 @@ pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> 
                 times.fold(0.0, f64::max)
             }
             Ideal::Alone => {
-                let rate = crossed.iter().map(|c| cuts.capacity(*c)).fold(f64::MAX, f64::min);
-                let key = (plan.edge(f.from.0), plan.edge(f.to.0));
+                // The same for all pairs of servers whose cables are alike.
+                let key = [f.from.0, f.to.0].map(|s| {
+                    let cable = plan.server_cable(s);
+                    (cuts.edges[s], cable.rate, cable.delay)
+                });
                 let rtt = |packet: u32| plan.base_rtt(f.from.0, f.to.0, packet, ACK).as_secs_f64();
-                let (small, large) = *rtts.entry(key).or_insert_with(|| (rtt(0), rtt(mtu)));
-                // The last packet is stored and forwarded; on the first cable it counts among the payload already.
+                let (small, large) = *ways.entry(key).or_insert_with(|| (rtt(0), rtt(mtu)));
+                // Stored and forwarded by every cable, but for the one where it is the last of the payload.
                 let packet = (bits / 8.0).min(mtu.into());
-                bits / rate + small + (large - small) * packet / f64::from(mtu)
-                    - packet * 8.0 / cuts.capacity(crossed[0])
+                let slowest = crossed.iter().map(|c| bits / cuts.capacity(*c) - packet * 8.0 / cuts.cable(*c));
+                slowest.fold(f64::MIN, f64::max) + small + (large - small) * packet / f64::from(mtu)
             }
         };
         let made = f.rate.map_or(0.0, |rate| bits / rate as f64);
@@ -72,20 +75,25 @@ struct Cuts<'a> {
     edges: Vec<usize>,
     server: Vec<f64>,
     edge: Vec<f64>,
+    /// The slowest of an edge switch's cables up.
+    uplink: Vec<f64>,
 }
 
 impl Cuts<'_> {
     fn of(plan: &Plan) -> Cuts<'_> {
         let servers = plan.servers.len();
         let mut edge = vec![0.0; plan.switches.len()];
+        let mut uplink = vec![f64::MAX; plan.switches.len()];
         for cable in &plan.cables {
             if let (Port::Switch(a), Port::Switch(b)) = (cable.a, cable.b) {
-                edge[a] += cable.rate as f64;
-                edge[b] += cable.rate as f64;
+                for switch in [a, b] {
+                    edge[switch] += cable.rate as f64;
+                    uplink[switch] = uplink[switch].min(cable.rate as f64);
+                }
             }
         }
         let server = (0..servers).map(|s| plan.server_cable(s).rate as f64).collect();
-        Cuts { plan, edges: (0..servers).map(|s| plan.edge(s)).collect(), server, edge }
+        Cuts { plan, edges: (0..servers).map(|s| plan.edge(s)).collect(), server, edge, uplink }
     }
 
     fn crossed(&self, f: &FlowSpec) -> Vec<Cut> {
@@ -102,6 +110,14 @@ impl Cuts<'_> {
         match cut {
             Cut::FromServer(s) | Cut::ToServer(s) => self.server[s],
             Cut::FromEdge(e) | Cut::ToEdge(e) => self.edge[e],
+        }
+    }
+
+    /// The rate of one of its cables.
+    fn cable(&self, cut: Cut) -> f64 {
+        match cut {
+            Cut::FromServer(s) | Cut::ToServer(s) => self.server[s],
+            Cut::FromEdge(e) | Cut::ToEdge(e) => self.uplink[e],
         }
     }
 }
@@ -160,5 +176,34 @@ mod tests {
         let ideal = super::flows(&plan, &[flow(0, 1, 1_000_000)], Ideal::Alone, 9_000)[0].expect("it ends");
         // 80 us of payload, 4 us of propagation, 9,000 bytes stored and forwarded once and 100 twice.
         assert!((ideal - 80.0 - 4.0 - 0.736).abs() < 2e-3, "{ideal}");
+    }
+
+    #[test]
+    fn alone_knows_each_cable() {
+        let mut plan = Clos::star(4, 100 * G, Span::from_micros(1)).plan().expect("valid");
+        plan.cables[1].rate = 10 * G;
+        plan.cables[3].delay = Span::from_micros(100);
+        let pairs = [(0, 1), (1, 0), (0, 2), (0, 3)];
+        // 0.64 us of payload at 100 Gb/s, 6.4 at 10; the acknowledgement 0.008 and 0.08.
+        let expected = [4.0 + 7.128, 4.0 + 7.128, 4.0 + 1.296, 202.0 + 1.296];
+        let check = |flows: &[FlowSpec], expected: &[f64]| {
+            let ideals = super::flows(&plan, flows, Ideal::Alone, 9_000);
+            for (ideal, expected) in ideals.iter().zip(expected) {
+                assert!((ideal.expect("it ends") - expected).abs() < 4e-3, "{ideals:?}, not {expected:?}");
+            }
+        };
+        check(&pairs.map(|(a, b)| flow(a, b, 8_000)), &expected);
+        // 90,000 bytes from 10 to 100 Gb/s: the last packet of 9,000 is 0.72 us behind.
+        check(&[flow(1, 0, 90_000), flow(0, 1, 90_000)], &[72.0 + 4.0 + 0.72 + 0.088; 2]);
+    }
+
+    #[test]
+    fn alone_may_use_all_uplinks() {
+        let clos =
+            Clos { rates: [100 * G, 25 * G, 25 * G], ..Clos::leaf_spine(2, 1, 2, 100 * G, Span::from_micros(1)) };
+        let plan = clos.plan().expect("valid");
+        let ideal = super::flows(&plan, &[flow(0, 1, 900_000)], Ideal::Alone, 9_000)[0].expect("it ends");
+        // 144 us over both uplinks, 8 us of propagation, packets of 0.72, 2.88 and 0.72 us, acknowledgements of 0.08.
+        assert!((ideal - 144.0 - 8.0 - 4.32 - 0.08).abs() < 4e-3, "{ideal}");
     }
 }
