@@ -22,19 +22,14 @@ enum Cut {
 /// Ideal completion time of every flow in microseconds; `None` for one without an end.
 ///
 /// *Share*: the busiest cut that the flow crosses carries payload of all its flows at its full rate, less what background
-/// traffic of a constant rate takes. *Alone*: the slowest cut carries its payload, its last packet passes the other cables, and
+/// traffic of a constant rate takes; a flow without an end has carried as much as the largest by then. *Alone*: the slowest cut carries its payload, its last packet passes the other cables, and
 /// the acknowledgement comes back. Neither can be shorter than the application takes to make the data.
 pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> Vec<Option<f64>> {
     let cuts = Cuts::of(plan);
-    let mut load: BTreeMap<Cut, f64> = BTreeMap::new();
-    let mut taken: BTreeMap<Cut, f64> = BTreeMap::new();
+    let mut loads: BTreeMap<Cut, Load> = BTreeMap::new();
     for f in flows {
         for cut in cuts.crossed(f) {
-            match (f.background, f.transport, f.rate, f.bytes) {
-                (true, Transport::Constant { .. }, Some(rate), _) => *taken.entry(cut).or_default() += rate as f64,
-                (false, _, _, Some(bytes)) => *load.entry(cut).or_default() += bytes as f64 * 8.0,
-                _ => {}
-            }
+            loads.entry(cut).or_default().add(f);
         }
     }
     let mut ways = BTreeMap::new();
@@ -43,10 +38,7 @@ pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> 
         let crossed = cuts.crossed(f);
         let seconds = match ideal {
             Ideal::Share => {
-                let times = crossed.iter().map(|c| {
-                    let left = cuts.capacity(*c) - taken.get(c).copied().unwrap_or(0.0);
-                    load.get(c).copied().unwrap_or(bits) / left.max(1.0)
-                });
+                let times = crossed.iter().map(|c| loads[c].seconds(cuts.capacity(*c), bits));
                 times.fold(0.0, f64::max)
             }
             Ideal::Alone => {
@@ -67,6 +59,47 @@ pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> 
         Some(seconds.max(made) * 1e6)
     };
     flows.iter().map(each).collect()
+}
+
+/// What flows ask of a cut.
+#[derive(Clone, Default)]
+struct Load {
+    /// Bits of all foreground flows with an end, and of the largest of them.
+    bits: f64,
+    largest: f64,
+    /// Foreground flows without an end: what their applications make in a second, if that is bounded.
+    endless: Vec<f64>,
+    /// Bits per second of constant background traffic.
+    taken: f64,
+}
+
+impl Load {
+    fn add(&mut self, f: &FlowSpec) {
+        match (f.background, f.transport, f.rate, f.bytes) {
+            (true, Transport::Constant { .. }, Some(rate), _) => self.taken += rate as f64,
+            (false, _, _, Some(bytes)) => {
+                let bits = bytes as f64 * 8.0;
+                (self.bits, self.largest) = (self.bits + bits, self.largest.max(bits));
+            }
+            (false, _, rate, None) => self.endless.push(rate.map_or(f64::MAX, |rate| rate as f64)),
+            _ => {}
+        }
+    }
+
+    /// Seconds for all of it; for `bits`, those of a flow in the background, if there is nothing else.
+    fn seconds(&self, capacity: f64, bits: f64) -> f64 {
+        let (all, largest) = if self.bits > 0.0 { (self.bits, self.largest) } else { (bits, bits) };
+        let (mut taken, mut endless) = (self.taken, self.endless.clone());
+        loop {
+            let time = (all + endless.len() as f64 * largest) / (capacity - taken).max(1.0);
+            // Those that make less than their share leave the rest to the others.
+            let slow: f64 = endless.extract_if(.., |rate| *rate * time < largest).sum();
+            if slow == 0.0 {
+                return time;
+            }
+            taken += slow;
+        }
+    }
 }
 
 /// Capacities of all cuts.
@@ -168,6 +201,20 @@ mod tests {
         assert_eq!(super::flows(&plan, &all, Ideal::Share, 9_000)[1], Some(320.0));
         let slow = FlowSpec { rate: Some(G), ..flow(0, 1, 1_000_000) };
         assert_eq!(super::flows(&plan, &[slow], Ideal::Share, 9_000)[0], Some(8_000.0));
+    }
+
+    #[test]
+    fn flows_without_an_end_take_their_share() {
+        let plan = Clos::star(9, 100 * G, Span::from_micros(1)).plan().expect("valid");
+        let endless = |rate| FlowSpec { bytes: None, rate, ..flow(0, 8, 1) };
+        let ideal = |more: [FlowSpec; 2]| {
+            let all = [&[flow(4, 8, 3_000_000), flow(5, 8, 3_000_000)][..], &more].concat();
+            super::flows(&plan, &all, Ideal::Share, 9_000)[0].expect("it ends")
+        };
+        // 4 equal parts of 100 Gb/s; or 20 are gone, and 3 parts of the rest.
+        for (rate, expected) in [(None, 960.0), (Some(20 * G), 900.0), (Some(26 * G), 960.0)] {
+            assert!((ideal([endless(None), endless(rate)]) - expected).abs() < 1e-6, "{rate:?}");
+        }
     }
 
     #[test]
