@@ -122,7 +122,7 @@ fn flow(
         fct_us,
         arrived_us: tally.arrived.map(|at| at.saturating_sub(f.start_ns) as f64 / 1e3),
         ideal_us,
-        over_ideal: ideal_us.map(|ideal| fct_us.unwrap_or(limit_us) / ideal),
+        over_ideal: ideal_us.map(|ideal| Flow::over(ideal, fct_us, limit_us)),
         goodput_gbps: delivered as f64 * 8.0 / fct_us.unwrap_or(limit_us).max(1.0) / 1e3,
         retransmits: f.retransmits,
         paths: f.paths,

@@ -77,7 +77,7 @@ pub(crate) struct Run {
 pub(crate) struct Summary {
     /// Flows with a size, those that should end.
     pub(crate) flows: usize,
-    /// Those that did not. They count with the time that they had.
+    /// Those that did not. They count with the time that they had, and never as better than ideal.
     pub(crate) unfinished: usize,
     /// Largest completion time over its ideal.
     pub(crate) max_over_ideal: Option<f64>,
@@ -137,7 +137,7 @@ pub(crate) struct Flow {
     pub(crate) arrived_us: Option<f64>,
     /// Its ideal completion time.
     pub(crate) ideal_us: Option<f64>,
-    /// Completion time over ideal; for one that did not finish, the time that it had.
+    /// Completion time over ideal; for one that did not finish, the time that it had, and 1 at least.
     pub(crate) over_ideal: Option<f64>,
     /// Mean throughput.
     pub(crate) goodput_gbps: f64,
@@ -148,6 +148,11 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    /// Completion time over ideal; one that did not finish in the time that it had has not been better than that.
+    pub(crate) fn over(ideal_us: f64, fct_us: Option<f64>, had_us: f64) -> f64 {
+        fct_us.map_or((had_us / ideal_us).max(1.0), |fct| fct / ideal_us)
+    }
+
     /// Whether it was under way at this time.
     pub(crate) fn is_active(&self, time_us: f64) -> bool {
         let end = self.arrived_us.map(|a| self.start_us + a);

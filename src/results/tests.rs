@@ -29,6 +29,11 @@ fn a_flow_without_an_end_counts_with_the_time_it_had() {
     let s = run(1, &[Some(110.0), Some(130.0), None]).summary;
     assert_eq!((s.flows, s.unfinished, s.max_over_ideal, s.max_fct_us), (3, 1, Some(4.0), Some(130.0)));
     assert_eq!(s.duration_us, 130.0);
+    // However little that was.
+    assert_eq!([Flow::over(100.0, None, 13.0), Flow::over(100.0, None, 400.0)], [1.0, 4.0]);
+    assert_eq!(Flow::over(100.0, Some(99.0), 0.0), 0.99);
+    let report = Report::of("s", "t", Vec::new(), vec![run(1, &[Some(110.0), None])]);
+    assert!(table(&report).contains(" >4.000 "), "{}", table(&report));
 }
 
 #[test]

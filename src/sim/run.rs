@@ -179,7 +179,7 @@ fn results(e: &Experiment, o: &Outcome, s: &Scenario, transport: &str) -> Run {
             fct_us: fct,
             arrived_us: out.arrived.map(us),
             ideal_us: *ideal,
-            over_ideal: ideal.map(|ideal| active / ideal),
+            over_ideal: ideal.map(|ideal| Flow::over(ideal, fct, had)),
             goodput_gbps: if active > 0.0 { out.delivered as f64 * 8e-3 / active } else { 0.0 },
             retransmits: out.retransmits,
             paths: out.paths,

@@ -158,6 +158,12 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
+fn a_short_limit_makes_nothing_better_than_ideal() {
+    let summary = report(&[&SMALL[..], &["--set", "limit=10us"]].concat()).run.summary;
+    assert_eq!((summary.unfinished, summary.min_over_ideal, summary.max_over_ideal), (6, Some(1.0), Some(1.0)));
+}
+
+#[test]
 fn htsim_files_run() {
     let dir = Scratch::new("htsim");
     let topo = dir.write(
