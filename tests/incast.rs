@@ -219,6 +219,9 @@ fn is_sound(run: &Value, flows: u64, bytes: u64) {
     let all = run["flows"].as_array().expect("flows");
     assert_eq!(all.len() as u64, flows);
     assert!(all.iter().all(|f| f["delivered"].as_u64() == Some(bytes) && f["fct_us"].is_number()), "{run:#}");
+    for link in run["links"].as_array().expect("links") {
+        assert!((0.0..=1.0).contains(&number(link, "utilisation")) && link["queue_max"].is_null(), "{link}");
+    }
     let bottleneck = &run["links"][0];
     assert!(number(bottleneck, "packets") * 1_500.0 > (flows * bytes) as f64, "{bottleneck}");
     let s = &run["summary"];
@@ -266,6 +269,9 @@ fn bed_of_flows_that_last() {
     attempt(|| {
         let (report, late) = bed(&["--time", "3"]);
         assert_eq!(report["samples"]["gbps"].as_array().map(Vec::len), Some(48));
+        // Not what senders still had when the time was over.
+        let busy = number(&report["links"][0], "utilisation");
+        assert!(busy <= 1.0, "the receiver's cable was busy for {busy} of the time");
         let worst = number(&report["summary"], "worst_sample_over_fair");
         eprintln!("the sample furthest from its fair share is {worst} of it");
         let mut missed = Vec::new();

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -103,14 +103,39 @@ struct BedStage {
     receiver: usize,
     /// From start to death.
     dies_after: Duration,
+    /// From start to the end of a run whose flows are not done.
+    limit: Duration,
     before: Counts,
-    healer: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+    healer: Option<Later<()>>,
+    /// Counts what was carried until then: what waits in senders goes on after that.
+    meter: Option<Later<Option<Result<Counts>>>>,
+}
+
+/// Something that a thread does later, or as soon as this is dropped.
+struct Later<T> {
+    now: mpsc::Sender<()>,
+    thread: JoinHandle<T>,
+}
+
+impl<T: Send + 'static> Later<T> {
+    /// `work` is told whether its time has come.
+    fn after(delay: Duration, work: impl FnOnce(bool) -> T + Send + 'static) -> Later<T> {
+        let (now, wait) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || work(wait.recv_timeout(delay) == Err(RecvTimeoutError::Timeout)));
+        Later { now, thread }
+    }
+
+    /// Does it now, unless it was done. A thread that has panicked has said so.
+    fn now(self) -> Option<T> {
+        drop(self.now);
+        self.thread.join().ok()
+    }
 }
 
 /// What all cables have carried and dropped.
 struct Counts {
-    /// Towards the receiver, and up from each sender.
-    cables: Vec<(String, CableStats)>,
+    /// Down to the receiver, and up from each host.
+    cables: Vec<(usize, Direction, CableStats)>,
     links: Vec<LinkStats>,
     drops: Vec<LinkDrops>,
 }
@@ -120,21 +145,31 @@ impl BedStage {
         let receiver = plan.senders as usize;
         let before = Counts::read(&bed, receiver)?;
         let lasts = plan.ideal_us().map_or(plan.time, |us| Duration::from_secs_f64(us / 1e6));
-        Ok(BedStage { bed, args, receiver, dies_after: lasts.mul_f64(DIES_AT), before, healer: None })
+        let (dies_after, limit) = (lasts.mul_f64(DIES_AT), plan.limit);
+        Ok(BedStage { bed, args, receiver, dies_after, limit, before, healer: None, meter: None })
     }
 
-    fn heal(&mut self) {
-        if let Some((now, healer)) = self.healer.take() {
-            drop(now);
-            let _ = healer.join();
+    /// What was carried until the limit, if that has come.
+    fn tidy(&mut self) -> Option<Result<Counts>> {
+        if let Some(healer) = self.healer.take() {
+            healer.now();
         }
+        self.meter.take().and_then(Later::now).flatten()
+    }
+
+    fn measure_until(&mut self, end: Duration) {
+        let (bed, receiver) = (Arc::clone(&self.bed), self.receiver);
+        self.meter = Some(Later::after(end, move |is_time| is_time.then(|| Counts::read(&bed, receiver))));
     }
 }
 
 impl Stage for BedStage {
     fn start(&mut self, clock: Clock) -> Result<i64> {
         self.before = Counts::read(&self.bed, self.receiver)?;
-        let Some(dead) = self.args.dead_spine else { return Ok(clock.now() + nanos(LEAD)) };
+        let Some(dead) = self.args.dead_spine else {
+            self.measure_until(LEAD + self.limit);
+            return Ok(clock.now() + nanos(LEAD));
+        };
         // Setting the holes takes a while, too; they open at a whole second.
         let moment = Moment::after(self.dies_after + LEAD + Duration::from_millis(700));
         self.bed.hole_spine_at(moment, VICTIM).map_err(failed)?;
@@ -142,26 +177,22 @@ impl Stage for BedStage {
         if start < clock.now() + nanos(LEAD) / 2 {
             return Err(Fault::setup("this machine is too busy to let a spine die in time"));
         }
+        let away = super::clock::duration(start - clock.now());
         let bed = Arc::clone(&self.bed);
-        let (now, wait) = mpsc::channel();
-        let until_healed = super::clock::duration(start - clock.now()) + self.dies_after + dead;
-        let healer = thread::spawn(move || {
-            let _: std::result::Result<(), _> = wait.recv_timeout(until_healed);
-            // Should that fail, the next run cannot set its holes either, and says so.
-            let _ = bed.heal();
-        });
-        self.healer = Some((now, healer));
+        // Should that fail, the next run cannot set its holes either, and says so.
+        let heal = move |_| drop(bed.heal());
+        self.healer = Some(Later::after(away + self.dies_after + dead, heal));
+        self.measure_until(away + self.limit);
         Ok(start)
     }
 
     fn end(&mut self, run: &mut Run) -> Result<()> {
-        self.heal();
-        let after = Counts::read(&self.bed, self.receiver)?;
+        let after = self.tidy().unwrap_or_else(|| Counts::read(&self.bed, self.receiver))?;
         let seconds = run.summary.duration_us / 1e6;
         run.links = after.since(&self.before, &self.args, seconds);
-        run.summary.drops = run.links.iter().map(|l| l.drops).sum();
-        let entered: u64 = run.links.iter().map(|l| l.packets + l.drops).sum();
-        run.summary.drop_share = run.summary.drops as f64 / entered.max(1) as f64;
+        run.summary.drops = run.links.iter().map(|l| l.drops + l.losses).sum();
+        let sent = after.sent() - self.before.sent();
+        run.summary.drop_share = run.summary.drops as f64 / sent.max(1) as f64;
         run.flows.iter_mut().for_each(|f| f.to = format!("h{}", self.receiver));
         Ok(())
     }
@@ -169,27 +200,27 @@ impl Stage for BedStage {
 
 impl Drop for BedStage {
     fn drop(&mut self) {
-        self.heal();
+        drop(self.tidy());
     }
 }
 
 impl Counts {
     fn read(bed: &Clos, receiver: usize) -> Result<Counts> {
-        let cable = |host: usize, direction| {
-            let name = match direction {
-                Direction::Up => format!("h{host} up"),
-                Direction::Down => format!("h{host} down"),
-            };
-            Ok((name, bed.host_stats(host, direction).map_err(failed)?))
-        };
-        let ends = (0..receiver).map(|host| (host, Direction::Up));
-        let cables = std::iter::once((receiver, Direction::Down)).chain(ends);
+        let cable = |(host, direction)| Ok((host, direction, bed.host_stats(host, direction).map_err(failed)?));
+        let up = (0..=receiver).map(|host| (host, Direction::Up));
+        let cables = std::iter::once((receiver, Direction::Down)).chain(up);
         let fabric = bed.leaves() > 1;
         Ok(Counts {
-            cables: cables.map(|(host, direction)| cable(host, direction)).collect::<Result<_>>()?,
+            cables: cables.map(cable).collect::<Result<_>>()?,
             links: if fabric { bed.link_stats().map_err(failed)? } else { Vec::new() },
             drops: if fabric { bed.link_drops().map_err(failed)? } else { Vec::new() },
         })
+    }
+
+    /// Packets that hosts have sent.
+    fn sent(&self) -> u64 {
+        let up = self.cables.iter().filter(|(_, direction, _)| *direction == Direction::Up);
+        up.map(|(.., stats)| stats.packets + stats.overflow).sum()
     }
 
     /// What has happened since `before`, within `seconds`.
@@ -197,18 +228,22 @@ impl Counts {
         let link = |link: String, rate: u64, bytes: u64, packets: u64, drops: u64, losses: u64| Link {
             link,
             rate_gbps: rate as f64 / 1e9,
-            utilisation: if seconds > 0.0 { bytes as f64 * 8.0 / (rate as f64 * seconds) } else { 0.0 },
+            utilisation: busy(bytes, rate, seconds),
             packets,
             drops,
             losses,
             buffer: args.queue.into(),
             ..Link::default()
         };
-        let cables = self.cables.iter().zip(&before.cables).map(|((name, now), (_, old))| {
+        let cables = self.cables.iter().zip(&before.cables).map(|((host, direction, now), (.., old))| {
+            let name = match direction {
+                Direction::Up => format!("h{host} up"),
+                Direction::Down => format!("h{host} down"),
+            };
             let losses = now.impaired - old.impaired;
             let (bytes, packets, drops) =
                 (now.bytes - old.bytes, now.packets - old.packets, now.overflow - old.overflow);
-            link(name.clone(), args.rate, bytes, packets, drops, losses)
+            link(name, args.rate, bytes, packets, drops, losses)
         });
         let drops = self.drops.iter().zip(&before.drops);
         let fabric = self.links.iter().zip(&before.links).zip(drops).map(|((now, old), (lost, lost_old))| {
@@ -217,5 +252,46 @@ impl Counts {
             link(name, args.spine_rate, now.bytes - old.bytes, now.packets - old.packets, drops, losses)
         });
         cables.chain(fabric).collect()
+    }
+}
+
+/// The share of the time in which a cable sent. Counters are read a little before and after the flows, whose farewell is
+/// theirs, too, so that they may have more than the time had room for.
+fn busy(bytes: u64, rate: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { (bytes as f64 * 8.0 / (rate as f64 * seconds)).min(1.0) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(down: CableStats, up: [CableStats; 2]) -> Counts {
+        let up = up.into_iter().enumerate().map(|(host, stats)| (host, Direction::Up, stats));
+        let cables = std::iter::once((1, Direction::Down, down)).chain(up).collect();
+        Counts { cables, links: Vec::new(), drops: Vec::new() }
+    }
+
+    #[test]
+    fn links_say_what_was_counted_and_nothing_else() {
+        let stats = |bytes, packets, overflow| CableStats { bytes, packets, overflow, ..CableStats::default() };
+        let before = counts(stats(100, 1, 0), [stats(100, 1, 0), stats(0, 0, 0)]);
+        let after = counts(stats(20_000_100, 901, 90), [stats(1_000_100, 991, 10), stats(5_000, 50, 0)]);
+        let args = BedArgs { rate: 8_000_000, queue: 60_000, mtu: 1_500, spines: 1, spine_rate: 0, dead_spine: None };
+        let links = after.since(&before, &args, 2.0);
+        let names: Vec<_> = links.iter().map(|l| (l.link.as_str(), l.utilisation)).collect();
+        assert_eq!(names, [("h1 down", 1.0), ("h0 up", 0.5), ("h1 up", 0.0025)]);
+        assert_eq!((links[0].drops, links[0].queue_max), (90, None));
+        // What was sent, on whatever way: the packets of one hop are not those of the next.
+        assert_eq!(after.sent() - before.sent(), 1_050);
+    }
+
+    #[test]
+    fn later_is_now_if_nobody_waits() {
+        assert_eq!(Later::after(Duration::from_secs(3_600), |is_time| is_time).now(), Some(false));
+        let due = Later::after(Duration::ZERO, |is_time| is_time);
+        while !due.thread.is_finished() {
+            thread::yield_now();
+        }
+        assert_eq!(due.now(), Some(true));
     }
 }

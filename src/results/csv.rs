@@ -57,9 +57,9 @@ pub(crate) fn links(report: &Report) -> String {
                 l.drops,
                 l.losses,
                 l.marked,
-                l.queue_p50,
-                l.queue_p99,
-                l.queue_max,
+                maybe(l.queue_p50),
+                maybe(l.queue_p99),
+                maybe(l.queue_max),
                 l.buffer
             );
         }

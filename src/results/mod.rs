@@ -106,7 +106,7 @@ pub(crate) struct Summary {
     pub(crate) timeouts: u64,
     /// Packets that the network dropped.
     pub(crate) drops: u64,
-    /// Share of all packets that entered a link.
+    /// Share of all packets that hosts sent.
     pub(crate) drop_share: f64,
     /// Time from the first start to the last end.
     pub(crate) duration_us: f64,
@@ -177,12 +177,12 @@ pub(crate) struct Link {
     pub(crate) losses: u64,
     /// Packets that got a congestion mark.
     pub(crate) marked: u64,
-    /// Bytes before it as packets found them: median.
-    pub(crate) queue_p50: u64,
+    /// Bytes before it as packets found them, where that was measured: median.
+    pub(crate) queue_p50: Option<u64>,
     /// 99th percentile.
-    pub(crate) queue_p99: u64,
+    pub(crate) queue_p99: Option<u64>,
     /// Longest queue.
-    pub(crate) queue_max: u64,
+    pub(crate) queue_max: Option<u64>,
     /// Bytes that may wait.
     pub(crate) buffer: u64,
 }

@@ -97,6 +97,7 @@ fn links(links: &[Link]) -> Option<String> {
     busiest.first()?;
     let mut table =
         grid(&["link", "Gbit/s", "busy", "packets", "dropped", "lost", "marked", "queue p50", "p99", "max", "buffer"]);
+    let queue = |length: Option<u64>| length.map_or("-".into(), bytes);
     for l in busiest.into_iter().take(BUSIEST) {
         table.add_row(vec![
             l.link.clone(),
@@ -106,9 +107,9 @@ fn links(links: &[Link]) -> Option<String> {
             thousands(l.drops),
             thousands(l.losses),
             thousands(l.marked),
-            bytes(l.queue_p50),
-            bytes(l.queue_p99),
-            bytes(l.queue_max),
+            queue(l.queue_p50),
+            queue(l.queue_p99),
+            queue(l.queue_max),
             if l.buffer == u64::MAX { "-".into() } else { bytes(l.buffer) },
         ]);
     }

@@ -193,9 +193,9 @@ fn results(e: &Experiment, o: &Outcome, s: &Scenario, transport: &str) -> Run {
         drops: l.queue_drops,
         losses: l.other_drops,
         marked: l.marked,
-        queue_p50: l.queue.0,
-        queue_p99: l.queue.1,
-        queue_max: l.queue.2,
+        queue_p50: Some(l.queue.0),
+        queue_p99: Some(l.queue.1),
+        queue_max: Some(l.queue.2),
         buffer: l.buffer,
     });
     let samples = e.sample.filter(|_| !o.samples.is_empty()).map(|every| samples(e, o, every));
