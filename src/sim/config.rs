@@ -43,8 +43,8 @@ fn field(c: &mut Config, name: &str, value: &toml::Value) -> Result<(), String> 
         "target_delay" => c.target_delay = time(value)?,
         "burst_time" => c.burst_time = time(value)?,
         "peer_timeout" => c.peer_timeout = time(value)?,
-        "initial_window" => c.initial_window = size(value)? as u32,
-        "max_burst" => c.max_burst = size(value)? as u32,
+        "initial_window" => c.initial_window = short_size(value)?,
+        "max_burst" => c.max_burst = short_size(value)?,
         "share_period" => c.share_period = time(value)?,
         "link_rate" if value.as_str() == Some("unknown") => c.link_rate = None,
         "link_rate" => c.link_rate = Some(rate(value)? / 8),
@@ -89,8 +89,10 @@ fn time(value: &toml::Value) -> Result<srd::Span, String> {
     Ok(Duration::parse(&text(value))?.0)
 }
 
-fn size(value: &toml::Value) -> Result<u64, String> {
-    Ok(Size::parse(&text(value))?.0)
+/// Bytes, fewer than 4 GiB.
+fn short_size(value: &toml::Value) -> Result<u32, String> {
+    let bytes = Size::parse(&text(value))?.0;
+    u32::try_from(bytes).map_err(|_| format!("{bytes} bytes, at most {}", u32::MAX))
 }
 
 fn rate(value: &toml::Value) -> Result<u64, String> {
@@ -103,15 +105,14 @@ pub(super) fn transport(scenario: &Scenario, name: &str) -> Result<Transport, St
     if !(256..=scenario.network.mtu).contains(&mtu) {
         return Err(format!("tcp.mtu is {mtu}, not within 256 and network.mtu"));
     }
-    let tcp = |control| {
-        let config = TcpConfig {
-            control,
-            min_rto: scenario.tcp.min_rto.0,
-            initial_window: scenario.tcp.initial_window.max(1),
-            mtu,
-        };
-        Transport::Tcp(config)
-    };
+    let (min_rto, initial_window) = (scenario.tcp.min_rto.0, scenario.tcp.initial_window);
+    if min_rto < srd::Span::from_micros(1) {
+        return Err("tcp.min_rto is less than 1 us, in which nothing can be answered".into());
+    }
+    if initial_window == 0 {
+        return Err("tcp.initial_window is 0, at least 1 segment".into());
+    }
+    let tcp = |control| Transport::Tcp(TcpConfig { control, min_rto, initial_window, mtu });
     Ok(match name {
         "srd" => Transport::Srd,
         "tcp" | "tcp-cubic" => tcp(TcpControl::Cubic),

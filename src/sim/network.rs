@@ -11,6 +11,8 @@ use super::scenario::{self, FaultKind, Network, NetworkKind};
 
 /// Largest radix of a fat tree's switches.
 const MAX_RADIX: usize = 512;
+/// A fault that comes more often is a mistake.
+const MAX_TIMES: u64 = 100_000;
 
 /// A plan and, for topologies of ns-3, the number of each server in the file.
 pub(super) struct Planned {
@@ -111,8 +113,8 @@ pub(super) fn buffers(n: &Network) -> Result<Buffers, String> {
     Ok(Buffers { port: n.buffer.0, shared: n.shared_buffer.map(|s| (s.0, alpha)), ecn, nic: n.nic_buffer.0 })
 }
 
-/// The faults; one that comes again and again becomes many.
-pub(super) fn faults(plan: &Plan, lines: &[scenario::Fault]) -> Result<Vec<Fault>, String> {
+/// The faults; one that comes again and again becomes many, until the run ends at `limit` unless told otherwise.
+pub(super) fn faults(plan: &Plan, lines: &[scenario::Fault], limit: Span) -> Result<Vec<Fault>, String> {
     let mut out = Vec::new();
     for (i, line) in lines.iter().enumerate() {
         let at = |e: String| format!("fault {i}: {e}");
@@ -135,16 +137,26 @@ pub(super) fn faults(plan: &Plan, lines: &[scenario::Fault]) -> Result<Vec<Fault
         let length = length.flatten().map(Span::from_nanos);
         let (every, times) = match (line.every, line.times) {
             (None, None) => (Span::ZERO, 1),
+            (_, Some(0)) => return Err(at("times is 0, at least 1".into())),
             (Some(every), times) if length.is_some_and(|l| l < every.0) => {
-                (every.0, times.unwrap_or(1_000).min(100_000))
+                let left = limit.as_nanos().saturating_sub(line.at.0.as_nanos());
+                (every.0, times.map_or(left.div_ceil(every.0.as_nanos()).max(1), u64::from))
             }
             _ => return Err(at("what comes again needs 'every', and 'until' less than that after 'at'".into())),
         };
+        if times > MAX_TIMES {
+            return Err(at(format!(
+                "it comes {times} times, at most {MAX_TIMES}: give fewer 'times' or a longer 'every'"
+            )));
+        }
+        if line.on.is_empty() {
+            return Err(at("'on' is empty: name cables or switches, such as 'spine3' or 'leaf0-spine3'".into()));
+        }
         for name in &line.on {
             let cables = find(plan, name).ok_or_else(|| {
                 at(format!("there is no '{name}'; write 'spine3', 'leaf0-spine3' or 'leaf0->spine3'"))
             })?;
-            for k in 0..u64::from(times) {
+            for k in 0..times {
                 let from = line.at.0 + every * k;
                 let until = length.map(|l| from + l);
                 for (cable, directions) in &cables {
@@ -202,7 +214,7 @@ mod tests {
         let network = "kind = \"leaf-spine\"\nhosts = 8\nleaves = 2\nspines = 4";
         let faults = |fault: &str| {
             let s = scenario(network, &format!("[[fault]]\n{fault}"));
-            faults(&plan(&s.network, Path::new(".")).expect("valid").plan, &s.fault)
+            faults(&plan(&s.network, Path::new(".")).expect("valid").plan, &s.fault, s.limit.0)
         };
         let all = faults("kind = \"dead\"\nat = \"1us\"\non = [\"spine3\", \"leaf0->spine1\"]").expect("valid");
         assert_eq!(all.iter().map(|f| f.directions).collect::<Vec<_>>(), [(true, true), (true, true), (true, false)]);
@@ -212,7 +224,13 @@ mod tests {
             "kind = \"dead\"\nat = \"1us\"\nuntil = \"3us\"\nevery = \"10us\"\ntimes = 3\non = [\"leaf1-spine0\"]";
         let all = faults(flapping).expect("valid");
         assert_eq!(all.iter().map(|f| f.from.as_nanos()).collect::<Vec<_>>(), [1_000, 11_000, 21_000]);
+        // Until the end of the run, after 100 ms.
+        assert_eq!(faults(&flapping.replace("times = 3\n", "")).map(|all| all.len()), Ok(10_000));
+        let often = "fault 0: it comes 100001 times, at most 100000";
+        assert!(faults(&flapping.replace("times = 3", "times = 100001")).expect_err(often).starts_with(often));
+        assert!(faults(&flapping.replace("times = 3", "times = 0")).expect_err("none").contains("times is 0"));
         for (bad, expected) in [
+            ("kind = \"dead\"\nat = \"1us\"\non = []", "'on' is empty"),
             ("kind = \"dead\"\nat = \"1us\"\non = [\"spine9\"]", "there is no 'spine9'"),
             ("kind = \"slow\"\nat = \"1us\"\non = [\"spine1\"]", "needs a rate"),
             ("kind = \"lossy\"\nat = \"1us\"\nloss_percent = 101\non = [\"spine1\"]", "0.0001 to 100"),

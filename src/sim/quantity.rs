@@ -70,6 +70,10 @@ impl Rate {
             ("g", 1e9),
             ("", 1.0),
         ];
+        // Capital letters mean nothing elsewhere, but tell bytes from bits.
+        if text.contains('B') {
+            return Err(format!("'{text}' counts bytes, rates are in bits per second: 100 GB/s are \"800Gbps\""));
+        }
         let rate = scaled(text, &units).filter(|r| *r > 0);
         rate.map(Rate).ok_or_else(|| format!("'{text}' is no rate; write for example \"100Gbps\" (bits per second)"))
     }
@@ -165,6 +169,7 @@ mod tests {
         for bad in ["", "MB", "-1", "1e3", "2 parsecs", "1.2.3us"] {
             assert!(Size::parse(bad).is_err() && Rate::parse(bad).is_err() && Duration::parse(bad).is_err(), "{bad}");
         }
+        assert!(Rate::parse("100GBps").expect_err("bytes").starts_with("'100GBps' counts bytes"));
         assert!(Duration::parse("5").is_err() && Rate::parse("0").is_err());
     }
 

@@ -62,12 +62,18 @@ impl Task {
         if s.messages.depth == 0 {
             return Err("messages.depth is 0, at least 1".into());
         }
+        if s.limit.0 == Span::ZERO {
+            return Err("limit is 0: nothing can happen".into());
+        }
+        if s.sample.is_some_and(|every| every.0 == Span::ZERO) {
+            return Err("sample is 0: leave it out for no samples".into());
+        }
         Ok(Experiment {
             seed: self.seed,
             buffers: network::buffers(&s.network)?,
             polarised: s.network.polarised,
             mtu: s.network.mtu,
-            faults: network::faults(&planned.plan, &s.fault)?,
+            faults: network::faults(&planned.plan, &s.fault, s.limit.0)?,
             plan: planned.plan,
             flows,
             descheduling,
@@ -83,7 +89,7 @@ impl Task {
             messages: Messages { bytes, depth: s.messages.depth, verbs: s.messages.verbs },
             warm: s.warm,
             limit: s.limit.0,
-            sample: s.sample.map(|s| s.0).filter(|s| *s > Span::ZERO),
+            sample: s.sample.map(|s| s.0),
         })
     }
 

@@ -151,6 +151,12 @@ fn errors_say_what_to_do() {
     assert!(set("srd.preset=foo").contains("srd.preset is \"foo\"; there are"));
     assert!(set("messages.depth=0").contains("messages.depth is 0, at least 1"));
     assert!(set("hosts.receive_queue=0").contains("hosts.receive_queue is 0, at least 1"));
+    assert!(set("srd.initial_window=5GB").contains("srd.initial_window: 5000000000 bytes, at most 4294967295"));
+    assert!(set("srd.max_burst=4GiB").contains("srd.max_burst: 4294967296 bytes"));
+    assert!(set("tcp.initial_window=0").contains("tcp.initial_window is 0, at least 1"));
+    assert!(set("tcp.min_rto=0s").contains("tcp.min_rto is less than 1 us"));
+    assert!(set("sample=0us").contains("sample is 0"));
+    assert!(set("limit=0s").contains("limit is 0"));
     assert!(error(&["incast", "--sweep", "traffic.size=1MB,1 parsec"]).contains("'1 parsec'"));
     assert!(error(&["permutation", "--set", "traffic.senders=3"]).contains("'senders' means nothing"));
     assert!(error(&["websearch", "--set", "traffic.load=2"]).contains("'load'"));
@@ -218,6 +224,38 @@ fn scenario_files_find_their_neighbours() {
     assert!(report.run.flows.iter().all(|f| f.bytes.is_some_and(|b| (1_000..=2_000).contains(&b))));
     let broken = dir.write("broken.toml", &text.replace("sizes.cdf", "nowhere.cdf"));
     assert!(error(&[&broken]).starts_with(&format!("{broken}: ")));
+}
+
+#[test]
+fn all_traffic_takes_start_and_spread() {
+    let dir = Scratch::new("starts");
+    let matrix = dir.write(
+        "three.cm",
+        "Nodes 4\n0->1 start 0 size 9 send_done_trigger 1\n1->2 start 0 size 9\n\
+                                        2->3 trigger 1 size 9\ntrigger id 1 oneshot\n",
+    );
+    let flows = dir.write("flow.txt", "2\n0 2 3 100 1000 2\n1 2 3 100 1000 2\n");
+    let starts = |traffic: &str, start: &str| -> Vec<f64> {
+        let text = format!("title = \"t\"\n[network]\nkind = \"star\"\nhosts = 4\n[[traffic]]\n{traffic}\n{start}\n");
+        let scenario = Scenario::parse(&text).unwrap_or_else(|e| panic!("{e}"));
+        let experiment = Task { scenario, transport: "srd".into(), seed: 1 }.experiment(Path::new("."));
+        experiment.unwrap_or_else(|e| panic!("{e}")).flows.iter().map(|f| f.start.as_micros_f64()).collect()
+    };
+    // Flows that wait for others start after those.
+    for (traffic, waiting) in [
+        ("kind = \"poisson\"\nload = 0.5\nduration = \"20us\"\nsize = \"9KB\"".to_owned(), None),
+        (format!("kind = \"htsim\"\nfile = {matrix:?}"), Some(2)),
+        (format!("kind = \"hpcc\"\nfile = {flows:?}"), None),
+    ] {
+        let (plain, late) = (starts(&traffic, ""), starts(&traffic, "start = \"50us\""));
+        assert!(plain.len() > 1 && plain.len() == late.len(), "{traffic}");
+        for (k, (plain, late)) in plain.iter().zip(&late).enumerate() {
+            let wanted = if waiting == Some(k) { 0.0 } else { 50.0 };
+            assert!((late - plain - wanted).abs() < 1e-6, "{traffic}: {plain} {late}");
+        }
+        let spread = starts(&traffic, "start = \"50us\"\nspread = \"5us\"");
+        assert!(spread[..2] != late[..2] && spread[..2].iter().all(|s| *s >= 50.0), "{traffic}: {spread:?}");
+    }
 }
 
 #[test]

@@ -101,9 +101,14 @@ impl Maker<'_> {
 
     /// A flow from card to card that starts when the entry says.
     fn add(&mut self, from: (usize, usize), to: (usize, usize), bytes: Option<u64>) {
-        let spread = self.t.spread.map_or(Span::ZERO, |s| self.rng.span(Span::ZERO, s.0));
-        let start = self.t.start.map_or(Span::ZERO, |s| s.0) + spread;
+        let start = self.start();
         self.push(from, to, bytes, start, Vec::new());
+    }
+
+    /// The start that the entry gives its next flow.
+    fn start(&mut self) -> Span {
+        let spread = self.t.spread.map_or(Span::ZERO, |s| self.rng.span(Span::ZERO, s.0));
+        self.t.start.map_or(Span::ZERO, |s| s.0) + spread
     }
 
     fn push(
@@ -255,7 +260,8 @@ impl Maker<'_> {
             let from = self.rng.below(hosts as u64) as usize;
             let to = (from + 1 + self.rng.below(hosts as u64 - 1) as usize) % hosts;
             let size = sizes.draw(&mut self.rng);
-            self.push((from, 0), (to, 0), Some(size), at, Vec::new());
+            let start = self.start() + at;
+            self.push((from, 0), (to, 0), Some(size), start, Vec::new());
         }
     }
 
@@ -274,8 +280,9 @@ impl Maker<'_> {
         }
         let first = self.out.len();
         for c in connections {
-            let after = c.after.into_iter().map(|(i, m)| (first + i, m)).collect();
-            self.push((c.from, 0), (c.to, 0), c.bytes, c.start, after);
+            let after: Vec<_> = c.after.into_iter().map(|(i, m)| (first + i, m)).collect();
+            let start = if after.is_empty() { self.start() } else { Span::ZERO };
+            self.push((c.from, 0), (c.to, 0), c.bytes, start + c.start, after);
         }
         Ok(())
     }
@@ -293,7 +300,7 @@ impl Maker<'_> {
                 return Err(format!("{file}: the flow from {} to {} leaves the network's servers", f.from, f.to));
             };
             // These files begin at an arbitrary second.
-            let start = Span::from_nanos(f.start.as_nanos() - first.as_nanos());
+            let start = self.start() + Span::from_nanos(f.start.as_nanos() - first.as_nanos());
             self.push((from, 0), (to, 0), Some(f.bytes), start, Vec::new());
         }
         Ok(())
