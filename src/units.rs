@@ -5,9 +5,11 @@ use srd::{CcChoice, Span};
 /// Largest message, in bytes: the core's default limit, which is EFA's.
 pub(crate) const MAX_SIZE: u64 = 1 << 30;
 
-/// A message size: `64`, `8k`, `1M`, `1G`, powers of 1,024.
+/// A message size: `64`, `8k`, `1M`, `1G` and `8KiB` in powers of 1,024; `8KB` in powers of 1,000, as in scenarios.
 pub(crate) fn size(text: &str) -> Result<u32, String> {
-    let bytes = scaled(text, 1024).ok_or_else(|| format!("'{text}' is no size; write for example 64, 8k or 1M"))?;
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit()).to_ascii_lowercase();
+    let base = if ["kb", "mb", "gb"].contains(&unit.as_str()) { 1000 } else { 1024 };
+    let bytes = scaled(text, base).ok_or_else(|| format!("'{text}' is no size; write for example 64, 8k or 1M"))?;
     if (1..=MAX_SIZE).contains(&bytes) {
         Ok(bytes as u32)
     } else {
@@ -58,8 +60,9 @@ pub(crate) fn congestion_control(text: &str) -> Result<CcChoice, String> {
 
 /// A rate in bits per second: `200M`, `25G`.
 pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    // A capital B is a byte.
     scaled(text, 1000)
-        .filter(|&b| b >= 8_000)
+        .filter(|&b| b >= 8_000 && !text.contains('B'))
         .ok_or_else(|| format!("'{text}' is no rate in bits per second from 8k; write for example 200M or 25G"))
 }
 
@@ -132,11 +135,11 @@ mod tests {
 
     #[test]
     fn size_takes_suffixes() {
-        let sizes =
-            [("64", 64), ("8k", 8192), ("8K", 8192), ("8KiB", 8192), ("8kb", 8192), ("1M", 1 << 20), ("1g", 1 << 30)];
+        let sizes = [("64", 64), ("8k", 8192), ("8K", 8192), ("8KiB", 8192), ("1M", 1 << 20), ("1g", 1 << 30)];
         for (text, n) in sizes {
             assert_eq!(size(text), Ok(n), "{text}");
         }
+        assert_eq!([size("8KB"), size("2mb"), size("2MiB")], [Ok(8_000), Ok(2_000_000), Ok(2 << 20)]);
         for text in ["", "k", "8x", "-1", "1.5k", "0", "2G", "99999999999999999999", "17179869184G"] {
             assert!(size(text).is_err(), "{text}");
         }
@@ -158,6 +161,12 @@ mod tests {
         for text in ["", "fixed", "fixed:", "fixed:0", "fixed:fast", "bbr"] {
             assert!(congestion_control(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn rates_are_in_bits() {
+        assert_eq!([rate("200M"), rate("25g")], [Ok(200_000_000), Ok(25_000_000_000)]);
+        assert!(["25GB", "7k", "x"].iter().all(|t| rate(t).is_err()));
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(crate) struct IncastArgs {
     /// them evenly, up to 12; one with --driver xdp]
     #[arg(long, value_name = "E", help_heading = "Traffic")]
     endpoints: Option<u32>,
-    /// Bytes that each flow transfers: 64k, 2M
+    /// Bytes that each flow transfers: 64k, 2M (powers of 1,024; 2MB are 2,000,000)
     #[arg(long, value_name = "SIZE", default_value = "2M", value_parser = units::size, help_heading = "Traffic")]
     transfer: u32,
     /// Let flows send for so long, and sample them each second, instead of transferring a number of bytes
@@ -320,7 +320,7 @@ fn conclude(
 ) -> Result<Exit> {
     let Findings { runs, skew, interrupted } = findings;
     let what = match plan.bytes {
-        Some(bytes) => format!("{} each", units::size_text(u32::try_from(bytes).unwrap_or(u32::MAX))),
+        Some(bytes) => format!("{} bytes each", units::thousands(bytes)),
         None => format!("for {} s", plan.time.as_secs()),
     };
     let title = format!("{} senders x {} flows to one receiver, {what}", plan.senders, plan.flows);

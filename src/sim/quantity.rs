@@ -1,7 +1,7 @@
 //! Sizes, rates and times as people write them in scenario files: `2MB`, `100Gbps`, `1us`.
 //!
 //! Sizes in bytes take decimal (kB, MB, GB) and binary (KiB, MiB, GiB) units, as the papers and the switches' data sheets
-//! do; rates are bits per second.
+//! do, and no bare k, M or G: options of commands mean powers of 1,024 by those. Rates are bits per second.
 
 use std::fmt;
 
@@ -41,19 +41,16 @@ impl Size {
         let units = [
             ("", 1.0),
             ("b", 1.0),
-            ("k", 1e3),
             ("kb", 1e3),
-            ("m", 1e6),
             ("mb", 1e6),
-            ("g", 1e9),
             ("gb", 1e9),
             ("kib", 1024.0),
             ("mib", 1_048_576.0),
             ("gib", 1_073_741_824.0),
         ];
-        scaled(text, &units)
-            .map(Size)
-            .ok_or_else(|| format!("'{text}' is no size; write for example \"64KB\", \"2MiB\""))
+        scaled(text, &units).map(Size).ok_or_else(|| {
+            format!("'{text}' is no size; write for example \"64KB\" (64,000 bytes), \"64KiB\" (65,536)")
+        })
     }
 }
 
@@ -169,6 +166,7 @@ mod tests {
         for bad in ["", "MB", "-1", "1e3", "2 parsecs", "1.2.3us"] {
             assert!(Size::parse(bad).is_err() && Rate::parse(bad).is_err() && Duration::parse(bad).is_err(), "{bad}");
         }
+        assert!(Size::parse("2M").expect_err("ambiguous").contains("64KiB"));
         assert!(Rate::parse("100GBps").expect_err("bytes").starts_with("'100GBps' counts bytes"));
         assert!(Duration::parse("5").is_err() && Rate::parse("0").is_err());
     }
