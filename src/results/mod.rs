@@ -31,6 +31,12 @@ pub(crate) struct Report {
     pub(crate) title: String,
     /// What was assumed where the scenario's source is silent; shown beside every figure.
     pub(crate) assumptions: Vec<String>,
+    /// Values that were changed, as `name=value`; title and assumptions are those of the scenario without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) changed: Vec<String>,
+    /// Of a sweep, the value that the run that counts had, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sweep_value: Option<String>,
     /// The run that counts: with several seeds, the worst of them.
     #[serde(flatten)]
     pub(crate) run: Run,

@@ -45,6 +45,31 @@ enum Style {
     Marked,
 }
 
+/// What stands above a plot.
+struct Caption<'a> {
+    title: &'a str,
+    changed: &'a [String],
+    /// The sweep's value, where the plot shows one of them.
+    value: Option<&'a str>,
+}
+
+impl Caption<'_> {
+    fn of(report: &Report) -> Caption<'_> {
+        Caption { title: &report.title, changed: &report.changed, value: report.sweep_value.as_deref() }
+    }
+
+    /// What the title does not know, as far as there is room.
+    fn changes(&self) -> String {
+        const ROOM: usize = 110;
+        let all: Vec<&str> = self.changed.iter().map(String::as_str).chain(self.value).collect();
+        let text = if all.is_empty() { String::new() } else { format!("changed: {}", all.join(", ")) };
+        match text.char_indices().nth(ROOM) {
+            Some((end, _)) => format!("{} ...", &text[..end]),
+            None => text,
+        }
+    }
+}
+
 /// What an axis shows, and how it writes that.
 struct Axis {
     name: String,
@@ -106,7 +131,7 @@ fn completion_times(report: &Report) -> Option<Plot> {
     let unit = time_unit(&mut curves, |p| &mut p.0);
     let log = spread(&curves, |p| p.0) > 8.0;
     let x = Axis { name: format!("flow completion time, {unit}"), log, label: plain };
-    draw("fct-cdf", &report.title, x, Axis { name: "share of flows".into(), log: false, label: plain }, &curves)
+    draw("fct-cdf", &Caption::of(report), x, Axis { name: "share of flows".into(), log: false, label: plain }, &curves)
 }
 
 /// Median and 99th percentile of completion time over ideal, by flow size.
@@ -132,7 +157,7 @@ fn slowdown_by_size(report: &Report) -> Option<Plot> {
     }
     let y = Axis { name: "completion time over ideal".into(), log: true, label: plain };
     let x = Axis { name: "flow size".into(), log: true, label: size };
-    draw("slowdown", &report.title, x, y, &curves)
+    draw("slowdown", &Caption::of(report), x, y, &curves)
 }
 
 /// The slowest flow against a parameter (the paper's figure 2, where that is the size).
@@ -163,7 +188,7 @@ fn sweep(report: &Report) -> Option<Plot> {
     let x = Axis { name, log: spread(&curves, |p| p.0) > 8.0, label };
     let log = spread(&curves, |p| p.1) > 8.0;
     let y = Axis { name: format!("largest completion time, {unit}"), log, label: plain };
-    draw("sweep", &report.title, x, y, &curves)
+    draw("sweep", &Caption { value: None, ..Caption::of(report) }, x, y, &curves)
 }
 
 /// Throughput over time, a line per flow (the paper's figure 4), and what equal shares would be.
@@ -213,7 +238,7 @@ fn throughput(report: &Report) -> Option<Plot> {
         log: false,
         label: plain,
     };
-    draw("throughput", &report.title, Axis { name, log: false, label: plain }, y, &curves)
+    draw("throughput", &Caption::of(report), Axis { name, log: false, label: plain }, y, &curves)
 }
 
 fn colour(i: usize) -> RGBColor {
@@ -276,13 +301,13 @@ fn size(v: f64) -> String {
     format!("{} {unit}", plain(v / scale))
 }
 
-fn draw(name: &'static str, title: &str, x: Axis, y: Axis, curves: &[Curve]) -> Option<Plot> {
+fn draw(name: &'static str, caption: &Caption<'_>, x: Axis, y: Axis, curves: &[Curve]) -> Option<Plot> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         area.fill(&WHITE).ok()?;
         let (head, body) = area.split_vertically(HEAD);
-        heading(&head, title, curves)?;
+        heading(&head, caption, curves)?;
         let range = |axis: &Axis, f: fn(&(f64, f64)) -> f64| {
             let values = || curves.iter().flat_map(|c| c.points.iter().map(f));
             let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));
@@ -303,12 +328,17 @@ fn draw(name: &'static str, title: &str, x: Axis, y: Axis, curves: &[Curve]) -> 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Title and legend, above the chart, where they hide nothing.
-fn heading(area: &Area<'_>, title: &str, curves: &[Curve]) -> Option<()> {
+fn heading(area: &Area<'_>, caption: &Caption<'_>, curves: &[Curve]) -> Option<()> {
     const SAMPLE: i32 = 24;
     const GAP: i32 = 22;
     let middle = SIZE.0 as i32 / 2;
     let font = |size: i32, h: HPos| ("sans-serif", size).into_text_style(area).pos(Pos::new(h, VPos::Center));
-    area.draw(&Text::new(title, (middle, 24), font(19, HPos::Center))).ok()?;
+    let changes = caption.changes();
+    let (title, legend) = if changes.is_empty() { (24, 50) } else { (16, 53) };
+    area.draw(&Text::new(caption.title, (middle, title), font(19, HPos::Center))).ok()?;
+    if !changes.is_empty() {
+        area.draw(&Text::new(changes, (middle, 34), font(13, HPos::Center))).ok()?;
+    }
     let mut entries: Vec<&Curve> = Vec::new();
     for curve in curves {
         if entries.iter().all(|e| e.name != curve.name) {
@@ -318,7 +348,7 @@ fn heading(area: &Area<'_>, title: &str, curves: &[Curve]) -> Option<()> {
     let style = font(14, HPos::Left);
     let width = |c: &Curve| area.estimate_text_size(&c.name, &style).map_or(60, |s| s.0 as i32) + SAMPLE + 6;
     let total: i32 = entries.iter().map(|c| width(c) + GAP).sum::<i32>() - GAP;
-    let (mut x, y) = (middle - total / 2, 50);
+    let (mut x, y) = (middle - total / 2, legend);
     for curve in entries {
         let line = [(x, y), (x + SAMPLE, y)];
         let stroke = curve.colour.stroke_width(2);

@@ -12,6 +12,8 @@ const BUSIEST: usize = 6;
 pub(crate) fn table(report: &Report) -> String {
     let mut out = vec![format!("{}: {}", report.scenario, report.title)];
     out.extend(report.assumptions.iter().map(|a| format!("  assumed: {a}")));
+    out.extend(report.changed.iter().map(|c| format!("  changed: {c}")));
+    out.extend(report.sweep_value.iter().map(|v| format!("  changed: {v}, the last of the sweep")));
     out.push(format!("ideal completion time {:.1} us", report.run.ideal_fct_us));
     let rows: Vec<(String, u64, &Summary)> = report.runs().map(|r| (r.transport.clone(), r.seed, &r.summary)).collect();
     out.push(summaries("transport", &rows));

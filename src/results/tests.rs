@@ -81,7 +81,13 @@ fn renderings_are_complete_and_repeatable() {
         summary: report.run.summary,
     };
     report.sweep = vec![point("64KB"), point("1MB")];
+    report.sweep_value = Some("size=1MB".into());
+    report.changed = vec!["limit=2s".into()];
     let pictures = plots(&report);
+    for picture in &pictures {
+        let shown = if picture.name == "sweep" { "changed: limit=2s" } else { "changed: limit=2s, size=1MB" };
+        assert!(picture.svg.lines().any(|l| l.trim() == shown), "{}: {}", picture.name, picture.svg);
+    }
     assert_eq!(pictures.iter().map(|p| p.name).collect::<Vec<_>>(), ["fct-cdf", "sweep", "throughput"]);
     for picture in &pictures {
         let png = png(picture).expect("a picture");
@@ -95,6 +101,8 @@ fn renderings_are_complete_and_repeatable() {
     assert_eq!(samples_csv(&report).expect("sampled").lines().count(), 5);
     let text = table(&report);
     assert!(text.contains("assumed: nothing") && text.contains("1.300"), "{text}");
+    assert!(text.contains("  changed: limit=2s\n  changed: size=1MB, the last of the sweep\n"), "{text}");
+    assert!(page.contains("  changed: limit=2s\n"));
     let json = serde_json::to_value(&report).expect("JSON");
     for name in ["scenario", "seed", "ideal_fct_us", "summary", "flows", "links", "wall_s", "events_per_s"] {
         assert!(!json[name].is_null(), "{name}");

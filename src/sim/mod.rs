@@ -268,6 +268,7 @@ fn simulate(args: &SimArgs, source: &Source) -> Result<Report> {
         output::with_progress(&tasks, |progress| run::all(&tasks, &source.base, threads, progress)).map_err(wrong)?;
     let report = assemble(&source.name, &scenario, runs, seeds.len(), transports.len(), &points, sweep.map(|s| s.0));
     let mut report = report.ok_or_else(Fault::interrupted)?;
+    report.changed = changes.iter().map(|(name, value)| format!("{name}={value}")).collect();
     report.wall_s = began.elapsed().as_secs_f64();
     report.events_per_s = events as f64 / busy.max(1e-9);
     Ok(report)
@@ -294,6 +295,7 @@ fn assemble(
         let Some(mut report) = reports.next() else { continue };
         report.baselines = reports.map(|r| r.run).collect();
         if let (Some(parameter), Some(value)) = (&parameter, value) {
+            report.sweep_value = Some(format!("{parameter}={value}"));
             sweep.extend(report.runs().map(|run| Point {
                 parameter: parameter.clone(),
                 value: value.clone(),

@@ -116,6 +116,17 @@ fn seeds_transports_and_sweeps_come_together() {
 }
 
 #[test]
+fn what_was_changed_is_reported() {
+    let report = report(&[&SMALL[..], &["--sweep", "srd.paths=4, 8"]].concat());
+    assert_eq!(report.changed, ["traffic.senders=6", "network.hosts=7", "traffic.size=100KB"]);
+    assert_eq!(report.sweep_value.as_deref(), Some("srd.paths=8"));
+    let json = serde_json::to_value(&report).expect("JSON");
+    assert_eq!((&json["changed"][2], &json["sweep_value"]), (&"traffic.size=100KB".into(), &"srd.paths=8".into()));
+    let plain = self::report(&["incast", "--set", "traffic.size=9KB"]);
+    assert_eq!(plain.sweep_value, None);
+}
+
+#[test]
 fn what_was_not_begun_is_left_out() {
     let scenario = Scenario::parse(BUILT_IN[1].1).expect("a scenario");
     let task = |seed| Task { scenario: scenario.clone(), transport: "srd".into(), seed };
