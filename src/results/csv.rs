@@ -1,4 +1,4 @@
-//! Comma-separated values: one line per flow, link, or sample.
+//! Comma-separated values: one line per flow, link, or sample of every run, also of those with a sweep's other values.
 
 use std::fmt::{Display, Write as _};
 
@@ -8,13 +8,13 @@ use super::Report;
 pub(crate) fn flows(report: &Report) -> String {
     let mut out =
         "run,seed,flow,transport,background,from,to,bytes,delivered,start_us,fct_us,arrived_us,ideal_us,over_ideal,\
-                   goodput_gbps,retransmits,paths\n"
+                   goodput_gbps,retransmits,paths,sweep\n"
             .to_owned();
-    for run in report.runs() {
+    for (value, run) in report.all_runs() {
         for f in &run.flows {
             let _ = writeln!(
                 out,
-                "{},{},{},{},{},{},{},{},{},{:.3},{},{},{},{},{:.4},{},{}",
+                "{},{},{},{},{},{},{},{},{},{:.3},{},{},{},{},{:.4},{},{},{value}",
                 run.transport,
                 run.seed,
                 f.flow,
@@ -41,13 +41,13 @@ pub(crate) fn flows(report: &Report) -> String {
 /// One line per link of every run.
 pub(crate) fn links(report: &Report) -> String {
     let mut out =
-        "run,seed,link,rate_gbps,utilisation,packets,drops,losses,marked,queue_p50,queue_p99,queue_max,buffer\n"
+        "run,seed,link,rate_gbps,utilisation,packets,drops,losses,marked,queue_p50,queue_p99,queue_max,buffer,sweep\n"
             .to_owned();
-    for run in report.runs() {
+    for (value, run) in report.all_runs() {
         for l in &run.links {
             let _ = writeln!(
                 out,
-                "{},{},{},{},{:.5},{},{},{},{},{},{},{},{}",
+                "{},{},{},{},{:.5},{},{},{},{},{},{},{},{},{value}",
                 run.transport,
                 run.seed,
                 l.link,
@@ -69,15 +69,15 @@ pub(crate) fn links(report: &Report) -> String {
 
 /// One line per flow and sample of every run; `None` if nothing was sampled.
 pub(crate) fn samples(report: &Report) -> Option<String> {
-    let mut out = "run,seed,flow,time_us,gbps\n".to_owned();
+    let mut out = "run,seed,flow,time_us,gbps,sweep\n".to_owned();
     let mut any = false;
-    for run in report.runs() {
+    for (value, run) in report.all_runs() {
         let Some(samples) = &run.samples else { continue };
         for (flow, row) in samples.gbps.iter().enumerate() {
             for (k, gbps) in row.iter().enumerate() {
                 any = true;
                 let time = (k + 1) as f64 * samples.interval_us;
-                let _ = writeln!(out, "{},{},{flow},{time:.1},{gbps:.5}", run.transport, run.seed);
+                let _ = writeln!(out, "{},{},{flow},{time:.1},{gbps:.5},{value}", run.transport, run.seed);
             }
         }
     }

@@ -16,7 +16,7 @@ mod tests;
 pub(crate) use convergence::time as convergence_time;
 pub(crate) use csv::{flows as flows_csv, links as links_csv, samples as samples_csv};
 pub(crate) use html::html;
-pub(crate) use plot::{Plot, plots, png};
+pub(crate) use plot::{NAMES as PLOT_NAMES, Plot, plots, png};
 pub(crate) use stats::{Spread, percentile};
 pub(crate) use table::table;
 
@@ -52,6 +52,9 @@ pub(crate) struct Report {
     /// The same experiment with other values of a parameter.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) sweep: Vec<Point>,
+    /// The runs with the sweep's other values, each after its `name=value`: of these, JSON has the summaries only.
+    #[serde(skip)]
+    pub(crate) others: Vec<(String, Vec<Run>)>,
     /// Seconds that it took.
     pub(crate) wall_s: f64,
     /// Simulated events per second and core; zero for real hosts.
@@ -254,6 +257,13 @@ impl Report {
             confidence,
             ..Report::default()
         }
+    }
+
+    /// The runs of all values of a sweep, each with its `name=value`, or nothing.
+    pub(crate) fn all_runs(&self) -> impl Iterator<Item = (&str, &Run)> {
+        let others = self.others.iter().flat_map(|(value, runs)| runs.iter().map(move |run| (value.as_str(), run)));
+        let value = self.sweep_value.as_deref().unwrap_or_default();
+        others.chain(self.runs().map(move |run| (value, run)))
     }
 
     /// The run that counts and those over other transports.

@@ -23,6 +23,9 @@ pub(crate) struct Plot {
     pub(crate) svg: String,
 }
 
+/// The names of all plots that there are.
+pub(crate) const NAMES: [&str; 4] = ["fct-cdf", "slowdown", "sweep", "throughput"];
+
 /// A named curve.
 #[derive(Clone, Default)]
 struct Curve {

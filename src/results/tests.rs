@@ -90,6 +90,7 @@ fn renderings_are_complete_and_repeatable() {
     }
     assert_eq!(pictures.iter().map(|p| p.name).collect::<Vec<_>>(), ["fct-cdf", "sweep", "throughput"]);
     for picture in &pictures {
+        assert!(PLOT_NAMES.contains(&picture.name));
         let png = png(picture).expect("a picture");
         assert!(png.starts_with(b"\x89PNG") && png.len() > 5_000, "{} has {} bytes", picture.name, png.len());
     }
@@ -97,6 +98,16 @@ fn renderings_are_complete_and_repeatable() {
     assert!(page.contains("leaf0-&gt;h&lt;0&gt;") && page.contains("data:text/csv,") && !page.contains("http-equiv"));
     assert_eq!(page, html(&report, &plots(&report)));
     assert_eq!(flows_csv(&report).lines().count(), 3);
+    report.others = vec![("size=64KB".into(), vec![report.run.clone()])];
+    let values =
+        |csv: &str| csv.lines().map(|l| l.rsplit(',').next().unwrap_or_default().to_owned()).collect::<Vec<_>>();
+    assert_eq!(values(&links_csv(&report)), ["sweep", "size=64KB", "size=1MB"]);
+    assert_eq!(values(&flows_csv(&report)), ["sweep", "size=64KB", "size=64KB", "size=1MB", "size=1MB"]);
+    assert_eq!(
+        samples_csv(&report).map(|csv| values(&csv)[3..6].join(" ")),
+        Some("size=64KB size=64KB size=1MB".into())
+    );
+    report.others.clear();
     assert_eq!(links_csv(&report).lines().count(), 2);
     assert_eq!(samples_csv(&report).expect("sampled").lines().count(), 5);
     let text = table(&report);

@@ -286,7 +286,8 @@ fn assemble(
 ) -> Option<Report> {
     let mut runs = runs.into_iter();
     let mut sweep = Vec::new();
-    let mut last = None;
+    let mut others = Vec::new();
+    let mut last: Option<Report> = None;
     for (value, _) in points {
         let taken = (0..transports).map(|_| runs.by_ref().take(seeds).flatten().collect::<Vec<Run>>());
         let ran: Vec<_> = taken.filter(|same| !same.is_empty()).collect();
@@ -305,9 +306,11 @@ fn assemble(
                 summary: run.summary,
             }));
         }
-        last = Some(report);
+        if let Some(Report { run, baselines, sweep_value, .. }) = last.replace(report) {
+            others.push((sweep_value.unwrap_or_default(), [vec![run], baselines].concat()));
+        }
     }
     let mut report = last?;
-    report.sweep = sweep;
+    (report.sweep, report.others) = (sweep, others);
     Some(report)
 }

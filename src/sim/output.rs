@@ -1,6 +1,7 @@
 //! Files that a report is written to, and the progress on the way there.
 
-use std::io::IsTerminal as _;
+use std::fs;
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -17,28 +18,35 @@ use crate::results::{self, Report};
 pub(crate) fn check(csv: Option<&Path>, plots: Option<&Path>, html: Option<&Path>) -> Result<()> {
     let parent = html.and_then(Path::parent).filter(|p| !p.as_os_str().is_empty());
     for dir in [csv, plots, parent].into_iter().flatten() {
-        std::fs::create_dir_all(dir)
+        fs::create_dir_all(dir)
             .map_err(|e| Fault::setup(format!("cannot make the directory {}: {e}", dir.display())))?;
     }
     Ok(())
 }
 
-/// Writes all files that were asked for.
+/// Writes all files that were asked for, and removes those of an earlier report that this one has not: nobody shall take them
+/// for its own.
 pub(crate) fn write(report: &Report, csv: Option<&Path>, plots: Option<&Path>, html: Option<&Path>) -> Result<()> {
     if let Some(dir) = csv {
         save(&dir.join("flows.csv"), results::flows_csv(report).as_bytes())?;
         save(&dir.join("links.csv"), results::links_csv(report).as_bytes())?;
-        if let Some(samples) = results::samples_csv(report) {
-            save(&dir.join("samples.csv"), samples.as_bytes())?;
+        match results::samples_csv(report) {
+            Some(samples) => save(&dir.join("samples.csv"), samples.as_bytes())?,
+            None => remove(&dir.join("samples.csv"))?,
         }
     }
     let pictures = if plots.is_some() || html.is_some() { results::plots(report) } else { Vec::new() };
     if let Some(dir) = plots {
-        for picture in &pictures {
-            let name = format!("{}-{}", report.scenario.replace(['/', '\\'], "_"), picture.name);
-            save(&dir.join(format!("{name}.svg")), picture.svg.as_bytes())?;
-            let png = results::png(picture).map_err(|e| Fault::setup(format!("cannot draw {name}.png: {e}")))?;
-            save(&dir.join(format!("{name}.png")), &png)?;
+        for name in results::PLOT_NAMES {
+            let file = format!("{}-{name}", report.scenario.replace(['/', '\\'], "_"));
+            let (svg, png) = (dir.join(format!("{file}.svg")), dir.join(format!("{file}.png")));
+            let Some(picture) = pictures.iter().find(|p| p.name == name) else {
+                remove(&svg)?;
+                remove(&png)?;
+                continue;
+            };
+            save(&svg, picture.svg.as_bytes())?;
+            save(&png, &results::png(picture).map_err(|e| Fault::setup(format!("cannot draw {file}.png: {e}")))?)?;
         }
     }
     match html {
@@ -48,7 +56,33 @@ pub(crate) fn write(report: &Report, csv: Option<&Path>, plots: Option<&Path>, h
 }
 
 fn save(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes).map_err(|e| Fault::setup(format!("cannot write {}: {e}", path.display())))
+    replace(path, bytes).map_err(|e| Fault::setup(format!("cannot write {}: {e}", path.display())))
+}
+
+/// Replaces a file as a whole, so that nobody reads a part of it. What is no file, such as a pipe, is written to.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // A link stays one: what it leads to is replaced.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::metadata(&target).is_ok_and(|m| !m.is_file()) {
+        return fs::write(&target, bytes);
+    }
+    let mut fresh = target.clone().into_os_string();
+    fresh.push(format!(".{}.new", std::process::id()));
+    let replaced = fs::write(&fresh, bytes).and_then(|()| fs::rename(&fresh, &target));
+    if replaced.is_err() {
+        // The first error is the one to tell.
+        let _ = fs::remove_file(&fresh);
+    }
+    replaced
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(Fault::setup(format!("cannot remove {}, which is of an earlier report: {e}", path.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// How often the bar moves, and how long it waits before it appears.

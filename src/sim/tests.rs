@@ -116,6 +116,40 @@ fn seeds_transports_and_sweeps_come_together() {
 }
 
 #[test]
+fn files_are_those_of_one_report() {
+    let dir = Scratch::new("files");
+    let (csv, plots) = (dir.0.join("csv"), dir.0.join("plots"));
+    let names = |dir: &Path| -> Vec<String> {
+        let files = std::fs::read_dir(dir).expect("a directory").flatten();
+        let mut names: Vec<_> = files.map(|f| f.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    };
+    let write = |extra: &[&str]| {
+        output::check(Some(&csv), Some(&plots), None).expect("directories");
+        output::write(&report(&[&SMALL, extra].concat()), Some(&csv), Some(&plots), None).expect("written");
+    };
+    write(&["--set", "sample=5us", "--sweep", "traffic.size=50KB,100KB"]);
+    assert_eq!(names(&csv), ["flows.csv", "links.csv", "samples.csv"]);
+    let kinds = ["fct-cdf", "sweep", "throughput"];
+    assert_eq!(names(&plots), kinds.map(|k| ["png", "svg"].map(|e| format!("incast-{k}.{e}"))).concat());
+    let flows = std::fs::read_to_string(csv.join("flows.csv")).expect("flows");
+    for value in ["50KB", "100KB"] {
+        assert_eq!(flows.lines().filter(|l| l.ends_with(&format!(",traffic.size={value}"))).count(), 6, "{flows}");
+    }
+    // What is not srd's stays.
+    std::fs::write(csv.join("mine.csv"), "").expect("written");
+    std::fs::write(plots.join("paper-fig4-throughput.svg"), "").expect("written");
+    let link = csv.join("links.csv");
+    std::fs::rename(&link, dir.0.join("elsewhere.csv")).expect("moved");
+    std::os::unix::fs::symlink("../elsewhere.csv", &link).expect("a link");
+    write(&[]);
+    assert_eq!(names(&csv), ["flows.csv", "links.csv", "mine.csv"]);
+    assert!(link.is_symlink() && std::fs::read_to_string(link).is_ok_and(|l| !l.contains("traffic.size")));
+    assert_eq!(names(&plots), ["incast-fct-cdf.png", "incast-fct-cdf.svg", "paper-fig4-throughput.svg"]);
+}
+
+#[test]
 fn what_was_changed_is_reported() {
     let report = report(&[&SMALL[..], &["--sweep", "srd.paths=4, 8"]].concat());
     assert_eq!(report.changed, ["traffic.senders=6", "network.hosts=7", "traffic.size=100KB"]);
