@@ -22,8 +22,9 @@ enum Cut {
 /// Ideal completion time of every flow in microseconds; `None` for one without an end.
 ///
 /// *Share*: the busiest cut that the flow crosses carries payload of all its flows at its full rate, less what background
-/// traffic of a constant rate takes; a flow without an end has carried as much as the largest by then. *Alone*: the slowest cut carries its payload, its last packet passes the other cables, and
-/// the acknowledgement comes back. Neither can be shorter than the application takes to make the data.
+/// traffic of a constant rate takes; a flow without an end has carried as much as the largest by then. *Alone*: the slowest cut
+/// carries its payload, its last packet passes the other cables, and the acknowledgement comes back. Neither can be shorter than
+/// the application takes to make the data.
 pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> Vec<Option<f64>> {
     let cuts = Cuts::of(plan);
     let mut loads: BTreeMap<Cut, Load> = BTreeMap::new();
