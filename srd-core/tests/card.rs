@@ -96,6 +96,10 @@ fn inline_bytes_are_those_of_the_moment_of_posting() {
     assert!(matches!(long, Err(CardError::Invalid(_))));
     let read = two.try_post(4, two.read(0), SendData::Inline(&[]));
     assert!(matches!(read, Err(CardError::Invalid(_))));
+    let with_writes = std::mem::replace(&mut two.qpn[0], two.world.qp(0, |init| init.inline_write = false));
+    let write = two.try_post(4, two.write(500, None), SendData::Inline(b"write"));
+    assert!(matches!(write, Err(CardError::Invalid(_))), "the queue pair is not made for it");
+    two.qpn[0] = with_writes;
     assert_eq!((two.wait(0).status, two.wait(0).status), (Status::Ok, Status::Ok));
     assert_eq!(two.world.bytes(1)[..32], pattern(9, 32));
     assert_eq!(&two.world.bytes(1)[500..505], b"write");
@@ -501,7 +505,16 @@ fn numbers_of_queue_pairs_come_back_late() {
     let Host { card, pd, cq, .. } = &mut world.hosts[0];
     let ops = SendOps::default();
     let (pd, cq) = (*pd, *cq);
-    let init = QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap: cap(), ops, unsolicited_write_recv: false };
+    let init = QpInit {
+        ty: QpType::Srd,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        cap: cap(),
+        ops,
+        unsolicited_write_recv: false,
+        inline_write: false,
+    };
     assert!(matches!(card.create_qp(init), Err(CardError::NoMemory(_))));
     assert_eq!(card.device.create_qp_err, 1);
     assert_eq!(std::collections::BTreeSet::from_iter(&all).len(), all.len());
@@ -549,12 +562,14 @@ fn what_a_generation_cannot_do_is_refused() {
         cap: cap(),
         ops: SendOps::default(),
         unsolicited_write_recv: false,
+        inline_write: false,
     };
     card.create_qp(base).unwrap();
     let with = |cap| QpInit { cap, ..base };
     for bad in [
         QpInit { ops: SendOps { read: true, write: false }, ..base },
         QpInit { unsolicited_write_recv: true, ..base },
+        QpInit { inline_write: true, ..base },
         with(QpCap { inline: profile.max_inline + 1, ..cap() }),
         with(QpCap { send_wr: profile.max_sq_wr + 1, ..cap() }),
         with(QpCap { recv_wr: profile.max_rq_wr, recv_sge: 2, ..cap() }),

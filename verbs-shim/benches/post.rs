@@ -151,7 +151,16 @@ fn pair() -> [Side; 2] {
         let (pd, cq) = (nic.alloc_pd().expect("room"), nic.create_cq(4 * DEPTH).expect("room"));
         let cap = QpCap { send_wr: DEPTH, recv_wr: 2 * DEPTH, send_sge: 1, recv_sge: 1, inline: 32 };
         let ops = SendOps::default();
-        let init = QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap, ops, unsolicited_write_recv: false };
+        let init = QpInit {
+            ty: QpType::Srd,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            cap,
+            ops,
+            unsolicited_write_recv: false,
+            inline_write: false,
+        };
         let qpn = nic.create_qp(init).expect("room");
         for change in QpModify::up_to_rts(QKEY, None) {
             nic.modify_qp(qpn, &change).expect("the way up");

@@ -42,7 +42,16 @@ impl Side {
         let cq = nic.create_cq(1024).unwrap();
         let cap = QpCap { send_wr: 256, recv_wr: 256, send_sge: 1, recv_sge: 1, inline: 0 };
         let ops = SendOps { read: false, write: false };
-        let init = QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap, ops, unsolicited_write_recv: false };
+        let init = QpInit {
+            ty: QpType::Srd,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            cap,
+            ops,
+            unsolicited_write_recv: false,
+            inline_write: false,
+        };
         let qpn = nic.create_qp(init).unwrap();
         QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());
         let mut memory = vec![0; DEPTH * SIZE];

@@ -42,6 +42,7 @@ fn side(sink: Box<dyn NicSink>) -> Side {
         cap,
         ops: SendOps { read: true, write: true },
         unsolicited_write_recv: false,
+        inline_write: false,
     };
     let qpn = nic.create_qp(init).unwrap();
     QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());

@@ -98,6 +98,7 @@ impl Verbs {
             cap: QpCap { send_wr: self.depth, recv_wr: 1, send_sge: 1, recv_sge: 1, inline: 0 },
             ops: SendOps { read: false, write: true },
             unsolicited_write_recv: false,
+            inline_write: false,
         })?;
         for change in QpModify::up_to_rts(QKEY, None) {
             self.card.modify_qp(endpoint, qpn, &change)?;

@@ -357,9 +357,16 @@ impl<M: HostMemory> Card<M> {
         self.pds.get(init.pd.0 as usize).ok_or(NO_PD)?;
         self.cqs.get(init.send_cq.0 as usize).ok_or(NO_CQ)?;
         self.cqs.get(init.recv_cq.0 as usize).ok_or(NO_CQ)?;
+        let ud = init.ty == QpType::Ud;
+        if (init.ops.read && (ud || !profile.has(caps::RDMA_READ)))
+            || ((init.ops.write || init.inline_write) && (ud || !profile.has(caps::RDMA_WRITE)))
+            || (init.unsolicited_write_recv && (ud || !profile.has(caps::UNSOLICITED_WRITE_RECV)))
+        {
+            return Err(CardError::NotSupported("the queue pair type or the device generation has no such operation"));
+        }
         let cap = &init.cap;
         let sges = u64::from(cap.recv_sge.max(1));
-        if cap.send_wr > profile.max_sq_wr_with(cap.inline)
+        if cap.send_wr > profile.max_sq_wr_with(cap.inline, init.inline_write)
             || u64::from(cap.recv_wr) * sges > u64::from(profile.max_rq_wr)
         {
             return Err(CardError::Invalid("more work requests than the device's queues hold"));
@@ -369,13 +376,6 @@ impl<M: HostMemory> Card<M> {
         }
         if cap.inline > profile.max_inline {
             return Err(CardError::Invalid("more inline data than the device permits"));
-        }
-        let ud = init.ty == QpType::Ud;
-        if (init.ops.read && (ud || !profile.has(caps::RDMA_READ)))
-            || (init.ops.write && (ud || !profile.has(caps::RDMA_WRITE)))
-            || (init.unsolicited_write_recv && (ud || !profile.has(caps::UNSOLICITED_WRITE_RECV)))
-        {
-            return Err(CardError::NotSupported("the queue pair type or the device generation has no such operation"));
         }
         Ok(())
     }

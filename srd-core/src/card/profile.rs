@@ -120,9 +120,10 @@ impl Profile {
         }
     }
 
-    /// Depth of a send queue whose requests carry so many bytes inline.
-    pub fn max_sq_wr_with(&self, inline: u32) -> u32 {
-        if inline > SHORT_INLINE { self.max_sq_wr / 2 } else { self.max_sq_wr }
+    /// Depth of a send queue whose sends carry so many bytes inline, and its writes, too, if `inline_write`.
+    pub fn max_sq_wr_with(&self, inline: u32, inline_write: bool) -> u32 {
+        // Beside the remote address there is no room for data in 64 bytes.
+        if inline > SHORT_INLINE || inline_write { self.max_sq_wr / 2 } else { self.max_sq_wr }
     }
 
     /// Whether the device has a capability.

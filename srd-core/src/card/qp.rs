@@ -65,6 +65,8 @@ pub struct QpInit {
     pub ops: SendOps,
     /// Writes with immediate from peers consume no receive.
     pub unsolicited_write_recv: bool,
+    /// Writes may carry their data inline; all requests of the send queue take as much room as that takes.
+    pub inline_write: bool,
 }
 
 /// Capacities of a queue pair (`struct ibv_qp_cap`).
@@ -215,7 +217,14 @@ impl QueuePair {
                 SendOp::Send { .. } => sges.len() <= cap.send_sge as usize,
                 SendOp::Read { .. } | SendOp::Write { .. } => sges.len() <= 1,
             },
-            SendData::Inline(bytes) => bytes.len() <= cap.inline as usize && !matches!(wr.op, SendOp::Read { .. }),
+            SendData::Inline(bytes) => {
+                bytes.len() <= cap.inline as usize
+                    && match wr.op {
+                        SendOp::Send { .. } => true,
+                        SendOp::Write { .. } => self.init.inline_write,
+                        SendOp::Read { .. } => false,
+                    }
+            }
         };
         if !fits {
             return Err(CardError::Invalid("more buffers or inline bytes than the queue pair permits"));
@@ -321,9 +330,9 @@ mod tests {
     fn qp() -> QueuePair {
         let cap = QpCap { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline: 0 };
         let (pd, cq) = (PdId(0), CqId(0));
-        let ops = SendOps::default();
-        let init = QpInit { ty: QpType::Srd, pd, send_cq: cq, recv_cq: cq, cap, ops, unsolicited_write_recv: false };
-        QueuePair::new(1, init)
+        let (ty, ops) = (QpType::Srd, SendOps::default());
+        let (send_cq, recv_cq, unsolicited_write_recv, inline_write) = (cq, cq, false, false);
+        QueuePair::new(1, QpInit { ty, pd, send_cq, recv_cq, cap, ops, unsolicited_write_recv, inline_write })
     }
 
     #[test]

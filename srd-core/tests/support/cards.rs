@@ -190,8 +190,11 @@ impl<M: HostMemory> World<M> {
             cap: cap(),
             ops: SendOps { read: true, write: true },
             unsolicited_write_recv: false,
+            inline_write: true,
         };
         change(&mut init);
+        // Those that cannot write cannot do so inline.
+        init.inline_write &= init.ops.write;
         host.card.create_qp(init).unwrap()
     }
 

@@ -10,10 +10,11 @@ use crate::abi::{code, export, fetch, fill, negative, out, pointer};
 use crate::ah::Ah;
 use crate::bindings::{
     EFADV_QP_DRIVER_TYPE_SRD, EFADV_QP_FLAGS_INLINE_WRITE, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV,
-    EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID, EFADV_WR_EX_WITH_PROCESSING_HINTS, IBV_QPT_DRIVER,
-    IBV_QPT_UD, efadv_ah_attr, efadv_cq, efadv_cq_init_attr, efadv_device_attr, efadv_mr_attr, efadv_qp,
-    efadv_qp_init_attr, efadv_rq_depth_attr, efadv_sq_depth_attr, ibv_ah, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex,
-    ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    EFADV_SQ_DEPTH_ATTR_INLINE_WRITE, EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID,
+    EFADV_WR_EX_WITH_PROCESSING_HINTS, IBV_QPT_DRIVER, IBV_QPT_UD, efadv_ah_attr, efadv_cq, efadv_cq_init_attr,
+    efadv_device_attr, efadv_mr_attr, efadv_qp, efadv_qp_init_attr, efadv_rq_depth_attr, efadv_sq_depth_attr, ibv_ah,
+    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
 };
 use crate::context::Context;
 use crate::cq::Cq;
@@ -196,7 +197,7 @@ export!(
         negative(|| {
             let p = unsafe { Context::of(context)? }.nic()?.profile();
             let want = unsafe { fetch(attr, inlen as usize, up_to!(efadv_sq_depth_attr, max_inline_data))? };
-            let inline_write = want.flags & u32::from(EFADV_QP_FLAGS_INLINE_WRITE) != 0;
+            let inline_write = want.flags & EFADV_SQ_DEPTH_ATTR_INLINE_WRITE != 0;
             if want.comp_mask != 0
                 || want.max_send_sge > p.max_sq_sge.into()
                 || want.max_rdma_sge > 1
@@ -204,8 +205,7 @@ export!(
             {
                 return Err(EINVAL);
             }
-            let long = inline_write || want.max_inline_data > SHORT_INLINE;
-            Ok((if long { p.max_sq_wr / 2 } else { p.max_sq_wr }) as isize)
+            Ok(p.max_sq_wr_with(want.max_inline_data, inline_write) as isize)
         }) as c_int
     }
 );

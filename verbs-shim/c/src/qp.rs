@@ -4,7 +4,6 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 
-use verbs_shim::card::profile::caps;
 use verbs_shim::{QpCap, QpInit, QpModify, QpState, QpType, SendOps};
 
 use crate::abi::{arg, code, export, out, pointer};
@@ -33,8 +32,6 @@ pub(crate) struct Qp {
     pub(crate) cap: QpCap,
     /// All sends are signaled, whether they say so or not.
     pub(crate) sig_all: bool,
-    /// Writes may carry their data inline.
-    pub(crate) inline_write: bool,
     /// It was made for the extended way of posting.
     extended: bool,
     pub(crate) stage: Stage,
@@ -77,9 +74,6 @@ pub(crate) unsafe fn create(attr: &mut ibv_qp_init_attr_ex, efa: &EfaInit) -> Re
     let (send_cq, recv_cq) = unsafe { (Cq::of(attr.send_cq)?, Cq::of(attr.recv_cq)?) };
     let context = pd.context;
     let card = context.card()?;
-    if efa.inline_write && !card.nic.profile().has(caps::RDMA_WRITE) {
-        return Err(EOPNOTSUPP);
-    }
     if !std::ptr::eq(send_cq.context, context) || !std::ptr::eq(recv_cq.context, context) {
         return Err(EINVAL);
     }
@@ -98,6 +92,7 @@ pub(crate) unsafe fn create(attr: &mut ibv_qp_init_attr_ex, efa: &EfaInit) -> Re
         },
         ops,
         unsolicited_write_recv: efa.unsolicited_write_recv,
+        inline_write: efa.inline_write,
     };
     let qpn = card.nic.create_qp(init)?;
     let cap = card.nic.query_qp(qpn)?.cap;
@@ -129,7 +124,6 @@ pub(crate) unsafe fn create(attr: &mut ibv_qp_init_attr_ex, efa: &EfaInit) -> Re
         init,
         cap,
         sig_all: attr.sq_sig_all != 0,
-        inline_write: efa.inline_write,
         extended,
         stage: Stage::new(),
     }));

@@ -116,6 +116,7 @@ impl<T: Transport> QpBuilder<T> {
             },
             ops,
             unsolicited_write_recv: self.unsolicited,
+            inline_write: false,
         };
         let qkey = match self.qkey {
             Some(qkey) => qkey,

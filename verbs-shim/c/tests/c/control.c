@@ -369,6 +369,18 @@ static void queue_pairs(struct ibv_pd *pd) {
     if (qp)
         IS(ibv_destroy_qp(qp), 0);
     ex.send_ops_flags = IBV_QP_EX_WITH_SEND;
+    efa_attr.reserved[0] = 2; /* inline writes, whose requests take twice the room */
+    uint32_t depths[] = {efa.max_sq_wr / 2, efa.max_sq_wr / 2 + 1};
+    for (int i = 0; i < 2; i++) {
+        ex.cap = (struct ibv_qp_cap){depths[i], 1, 1, 1, 32};
+        errno = 0;
+        qp = efadv_create_qp_ex(ctx, &ex, &efa_attr, sizeof efa_attr);
+        CHECK(caps(ctx) & 8 ? i ? !qp && errno == EINVAL : qp != NULL : errno == EOPNOTSUPP);
+        if (qp)
+            IS(ibv_destroy_qp(qp), 0);
+    }
+    efa_attr.reserved[0] = 0;
+    ex.cap = (struct ibv_qp_cap){1, 1, 1, 1, 0};
     efa_attr.reserved[3] = 1;
     NULL_WITH(efadv_create_qp_ex(ctx, &ex, &efa_attr, sizeof efa_attr), EINVAL);
     efa_attr.reserved[3] = 0;
@@ -534,8 +546,10 @@ static void newer(struct ibv_pd *pd) {
         uint32_t flags, send_sge, rdma_sge, inline_data;
     } sq = {0, 0, 1, 1, 32};
     IS(sq_depth(ctx, &sq, sizeof sq), efa.max_sq_wr);
-    sq.flags = 2;
+    sq.flags = 1; /* with inline writes; the flag of queue pairs for them is another */
     IS(sq_depth(ctx, &sq, sizeof sq), efa.max_sq_wr / 2);
+    sq.flags = 2;
+    IS(sq_depth(ctx, &sq, sizeof sq), efa.max_sq_wr);
     sq.inline_data = 1000;
     IS(sq_depth(ctx, &sq, sizeof sq), -EINVAL);
     struct {
