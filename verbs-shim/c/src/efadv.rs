@@ -11,10 +11,9 @@ use crate::ah::Ah;
 use crate::bindings::{
     EFADV_QP_DRIVER_TYPE_SRD, EFADV_QP_FLAGS_INLINE_WRITE, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV,
     EFADV_SQ_DEPTH_ATTR_INLINE_WRITE, EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID,
-    EFADV_WR_EX_WITH_PROCESSING_HINTS, IBV_QPT_DRIVER, IBV_QPT_UD, efadv_ah_attr, efadv_cq, efadv_cq_init_attr,
-    efadv_device_attr, efadv_mr_attr, efadv_qp, efadv_qp_init_attr, efadv_rq_depth_attr, efadv_sq_depth_attr, ibv_ah,
-    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex,
+    EFADV_WR_EX_WITH_PROCESSING_HINTS, IBV_QPT_DRIVER, efadv_ah_attr, efadv_cq, efadv_cq_init_attr, efadv_device_attr,
+    efadv_mr_attr, efadv_qp, efadv_qp_init_attr, efadv_rq_depth_attr, efadv_sq_depth_attr, ibv_ah, ibv_context,
+    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 use crate::context::Context;
 use crate::cq::Cq;
@@ -92,19 +91,20 @@ export!(
     }
 );
 
-/// Makes a queue pair of the types that EFA's functions make.
+/// Makes a queue pair of the only type that EFA's functions make; the general ones make the other.
 unsafe fn create_qp(attr: &mut ibv_qp_init_attr_ex, efa: &efadv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
-    let ty = match attr.qp_type {
-        IBV_QPT_DRIVER if efa.driver_qp_type == EFADV_QP_DRIVER_TYPE_SRD => QpType::Srd,
-        IBV_QPT_UD => QpType::Ud,
-        _ => return Err(EOPNOTSUPP),
-    };
+    if attr.qp_type != IBV_QPT_DRIVER {
+        return Err(EINVAL);
+    }
     let known = EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV | EFADV_QP_FLAGS_INLINE_WRITE;
-    if efa.flags & !known != 0 || efa.wr_flags & !EFADV_WR_EX_WITH_PROCESSING_HINTS != 0 {
+    if efa.driver_qp_type != EFADV_QP_DRIVER_TYPE_SRD
+        || efa.flags & !known != 0
+        || efa.wr_flags & !EFADV_WR_EX_WITH_PROCESSING_HINTS != 0
+    {
         return Err(EOPNOTSUPP);
     }
     let init = EfaInit {
-        ty,
+        ty: QpType::Srd,
         unsolicited_write_recv: efa.flags & EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV != 0,
         inline_write: efa.flags & EFADV_QP_FLAGS_INLINE_WRITE != 0,
         hints: efa.wr_flags & EFADV_WR_EX_WITH_PROCESSING_HINTS != 0,
@@ -138,7 +138,7 @@ export!(
         pointer(|| {
             unsafe { Context::of(context)? }.nic()?;
             let attr = unsafe { out(attr)? };
-            let efa = unsafe { fetch(efa_attr, inlen as usize, up_to!(efadv_qp_init_attr, reserved))? };
+            let efa = unsafe { fetch(efa_attr, inlen as usize, up_to!(efadv_qp_init_attr, driver_qp_type))? };
             if efa.comp_mask != 0 || efa.reserved != 0 {
                 return Err(EINVAL);
             }

@@ -318,6 +318,10 @@ static void queue_pairs(struct ibv_pd *pd) {
         attr.qp_type = types[i];
         NULL_WITH(ibv_create_qp(pd, &attr), EOPNOTSUPP);
     }
+    attr.qp_type = IBV_QPT_UD;
+    NULL_WITH(efadv_create_driver_qp(pd, &attr, EFADV_QP_DRIVER_TYPE_SRD), EINVAL);
+    attr.qp_type = IBV_QPT_RC;
+    NULL_WITH(efadv_create_driver_qp(pd, &attr, EFADV_QP_DRIVER_TYPE_SRD), EINVAL);
     attr.qp_type = IBV_QPT_DRIVER;
     CHECK(qp = efadv_create_driver_qp(pd, &attr, EFADV_QP_DRIVER_TYPE_SRD));
     CHECK(ibv_qp_to_qp_ex(qp) == NULL);
@@ -388,13 +392,25 @@ static void queue_pairs(struct ibv_pd *pd) {
     NULL_WITH(efadv_create_qp_ex(ctx, &ex, &efa_attr, sizeof efa_attr), EINVAL);
     efa_attr.comp_mask = 0;
     NULL_WITH(efadv_create_qp_ex(ctx, &ex, &efa_attr, 8), EINVAL);
+    for (uint32_t len = 9; len <= 15; len += 3) { /* a structure of before the flags */
+        CHECK(qp = efadv_create_qp_ex(ctx, &ex, &efa_attr, len));
+        IS(ibv_destroy_qp(qp), 0);
+    }
+    efa_attr.driver_qp_type = 1;
+    NULL_WITH(efadv_create_qp_ex(ctx, &ex, &efa_attr, sizeof efa_attr), EOPNOTSUPP);
+    efa_attr.driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD;
     NULL_WITH(efadv_create_qp_ex(ctx, &ex, NULL, sizeof efa_attr), EINVAL);
     ex.comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     NULL_WITH(efadv_create_qp_ex(ctx, &ex, &efa_attr, sizeof efa_attr), EINVAL);
     ex.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
     NULL_WITH(efadv_create_qp_ex(ctx, &ex, &efa_attr, sizeof efa_attr), EOPNOTSUPP);
     ex.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    ex.qp_type = IBV_QPT_RC;
+    NULL_WITH(efadv_create_qp_ex(ctx, &ex, &efa_attr, sizeof efa_attr), EINVAL);
     ex.qp_type = IBV_QPT_UD;
+    NULL_WITH(efadv_create_qp_ex(ctx, &ex, &efa_attr, sizeof efa_attr), EINVAL);
+    CHECK(qp = ibv_create_qp_ex(ctx, &ex));
+    IS(ibv_destroy_qp(qp), 0);
     ex.send_ops_flags = IBV_QP_EX_WITH_RDMA_READ;
     NULL_WITH(ibv_create_qp_ex(ctx, &ex), EOPNOTSUPP); /* not for datagrams */
     IS(ibv_destroy_qp(NULL), EINVAL);
