@@ -11,13 +11,14 @@ use verbs_shim::{Completion, CqId, Opcode, Status};
 
 use crate::abi::{arg, code, export, hot_minus_one, pointer};
 use crate::bindings::{
-    IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_STANDARD_FLAGS, IBV_WC_WITH_IMM,
-    efadv_cq, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc,
+    IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM, efadv_cq,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc,
 };
 use crate::channel::Channel;
 use crate::context::{Context, Kind};
 use crate::cq_ex;
 use crate::errno::{EINVAL, EIO, EOPNOTSUPP, Errno};
+use crate::pd_mr::Pd;
 
 /// A completion queue.
 #[repr(C)]
@@ -27,6 +28,7 @@ pub(crate) struct Cq {
     pub(crate) context: &'static Context,
     pub(crate) id: CqId,
     channel: Option<&'static Channel>,
+    domain: Option<&'static Pd>,
     /// Whoever polls; a program that polls the extended way holds it from start to end.
     lock: RawMutex,
     /// The thread that polls the extended way; 0 for none.
@@ -223,6 +225,8 @@ pub(crate) struct CqInit {
     pub(crate) wc_flags: u64,
     /// The same of EFA's extensions (`EFADV_WC_EX_WITH_*`).
     pub(crate) efa_wc_flags: u64,
+    /// The parent domain that it is for.
+    pub(crate) domain: Option<&'static Pd>,
 }
 
 pub(crate) unsafe fn create(context: &'static Context, init: &CqInit) -> Result<*mut ibv_cq_ex, Errno> {
@@ -230,9 +234,6 @@ pub(crate) unsafe fn create(context: &'static Context, init: &CqInit) -> Result<
     let channel = if init.channel.is_null() { None } else { Some(unsafe { Channel::of(init.channel)? }) };
     if init.comp_vector >= 1 || channel.is_some_and(|c| !c.is_of(context)) {
         return Err(EINVAL);
-    }
-    if init.wc_flags & !IBV_WC_STANDARD_FLAGS != 0 {
-        return Err(EOPNOTSUPP);
     }
     let id = card.nic.create_cq(init.cqe)?;
     // All fields of the structure are numbers and optional pointers.
@@ -253,6 +254,7 @@ pub(crate) unsafe fn create(context: &'static Context, init: &CqInit) -> Result<
         context,
         id,
         channel,
+        domain: init.domain,
         lock: RawMutex::INIT,
         poller: AtomicUsize::new(0),
         entries: UnsafeCell::new([Completion::EMPTY; BATCH]),
@@ -263,6 +265,9 @@ pub(crate) unsafe fn create(context: &'static Context, init: &CqInit) -> Result<
     card.sink.add_cq(id, unsafe { &*cq });
     if let Some(channel) = channel {
         channel.count(1);
+    }
+    if let Some(domain) = init.domain {
+        domain.join();
     }
     context.objects.add(Kind::Cq, cq);
     Ok(cq.cast())
@@ -281,7 +286,7 @@ export!(
             let context = unsafe { Context::of(context)? };
             let cqe = u32::try_from(cqe).map_err(|_| EINVAL)?;
             let comp_vector = u32::try_from(comp_vector).map_err(|_| EINVAL)?;
-            let init = CqInit { cqe, cq_context, channel, comp_vector, wc_flags: 0, efa_wc_flags: 0 };
+            let init = CqInit { cqe, cq_context, channel, comp_vector, wc_flags: 0, efa_wc_flags: 0, domain: None };
             Ok(unsafe { create(context, &init)? }.cast())
         })
     }
@@ -301,6 +306,9 @@ export!(
                 if let Some(channel) = this.channel {
                     channel.purge(this);
                     channel.count(-1);
+                }
+                if let Some(domain) = this.domain {
+                    domain.part();
                 }
                 this.wait_for_acks();
             }

@@ -4,13 +4,15 @@ use std::ffi::c_int;
 
 use crate::abi::{arg, hot_code, pointer, quiet};
 use crate::bindings::{
-    EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID, IBV_WC_EX_WITH_BYTE_LEN, IBV_WC_EX_WITH_DLID_PATH_BITS,
-    IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP,
+    EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID, IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_BYTE_LEN, IBV_WC_EX_WITH_DLID_PATH_BITS, IBV_WC_EX_WITH_IMM,
+    IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP, IBV_WC_STANDARD_FLAGS,
     IBV_WC_WITH_IMM, efadv_cq, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_gid, ibv_poll_cq_attr,
 };
 use crate::context::Context;
 use crate::cq::{self, Cq, CqInit};
 use crate::errno::{EINVAL, ENOENT, EOPNOTSUPP, Errno};
+use crate::pd_mr::Pd;
 use verbs_shim::Completion;
 use verbs_shim::card::UNKNOWN_AH;
 
@@ -29,9 +31,17 @@ pub(crate) unsafe fn create(
 ) -> Result<*mut ibv_cq_ex, Errno> {
     let context = unsafe { Context::of(context)? };
     let attr = unsafe { arg(attr)? };
-    // Flags and parent domains are not there.
-    if attr.comp_mask != 0 {
+    let has = |bit| attr.comp_mask & bit != 0;
+    if attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
+        || attr.wc_flags & !IBV_WC_STANDARD_FLAGS != 0
+        // That one thread uses it is a promise of which nothing is made.
+        || has(IBV_CQ_INIT_ATTR_MASK_FLAGS) && attr.flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
+    {
         return Err(EOPNOTSUPP);
+    }
+    let domain = if has(IBV_CQ_INIT_ATTR_MASK_PD) { Some(unsafe { Pd::of(attr.parent_domain)? }) } else { None };
+    if domain.is_some_and(|domain| !domain.is_parent()) {
+        return Err(EINVAL);
     }
     let init = CqInit {
         cqe: attr.cqe,
@@ -40,6 +50,7 @@ pub(crate) unsafe fn create(
         comp_vector: attr.comp_vector,
         wc_flags: attr.wc_flags,
         efa_wc_flags,
+        domain,
     };
     unsafe { cq::create(context, &init) }
 }

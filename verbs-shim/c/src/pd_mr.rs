@@ -9,8 +9,8 @@ use verbs_shim::{Access, PdId, RawRegion};
 use crate::abi::{arg, code, export, pointer};
 use crate::bindings::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
-    IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_FLAGS_SUPPORTED, ibv_context, ibv_mr,
-    ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
+    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_FLAGS_SUPPORTED,
+    ibv_context, ibv_mr, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 use crate::context::{Context, Kind};
 use crate::errno::{EBUSY, EINVAL, EOPNOTSUPP, Errno};
@@ -24,8 +24,8 @@ pub(crate) struct Pd {
     pub(crate) id: PdId,
     /// What a parent domain was made of.
     parent: Option<(&'static Pd, Option<&'static Td>)>,
-    /// Parent domains made of it.
-    children: AtomicU32,
+    /// Parent domains made of it; of a parent domain, the queues and queue pairs.
+    users: AtomicU32,
 }
 
 impl Pd {
@@ -38,10 +38,29 @@ impl Pd {
         self.public.get()
     }
 
+    /// It is a parent domain.
+    pub(crate) fn is_parent(&self) -> bool {
+        self.parent.is_some()
+    }
+
+    /// Something was made with it. The card counts what uses a plain domain, but knows no parent domain.
+    pub(crate) fn join(&self) {
+        if self.is_parent() {
+            self.users.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// It is gone.
+    pub(crate) fn part(&self) {
+        if self.is_parent() {
+            self.users.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     fn make(context: &'static Context, id: PdId, parent: Option<(&'static Pd, Option<&'static Td>)>) -> *mut ibv_pd {
         let public = UnsafeCell::new(ibv_pd { context: context.public(), handle: id.0 });
         let kind = if parent.is_some() { Kind::ParentDomain } else { Kind::Pd };
-        let pd = Box::into_raw(Box::new(Pd { public, context, id, parent, children: AtomicU32::new(0) }));
+        let pd = Box::into_raw(Box::new(Pd { public, context, id, parent, users: AtomicU32::new(0) }));
         context.objects.add(kind, pd);
         pd.cast()
     }
@@ -79,12 +98,12 @@ export!(
         code(|| {
             let this = unsafe { Pd::of(pd)? };
             if !this.context.is_dead() {
-                if this.children.load(Ordering::Relaxed) > 0 {
+                if this.users.load(Ordering::Relaxed) > 0 {
                     return Err(EBUSY);
                 }
                 match this.parent {
                     Some((parent, td)) => {
-                        parent.children.fetch_sub(1, Ordering::Relaxed);
+                        parent.users.fetch_sub(1, Ordering::Relaxed);
                         if let Some(td) = td {
                             td.users.fetch_sub(1, Ordering::Relaxed);
                         }
@@ -138,16 +157,16 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         let context = unsafe { Context::of(context)? };
         let attr = unsafe { arg(attr)? };
         context.nic()?;
-        // Allocators of the program are for queues, which the card keeps itself.
-        if attr.comp_mask != 0 {
+        let parent = unsafe { Pd::of(attr.pd)? };
+        // The context is for allocators of the program, which EFA does not call.
+        if attr.comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
             return Err(EOPNOTSUPP);
         }
-        let parent = unsafe { Pd::of(attr.pd)? };
         let td = unsafe { attr.td.cast::<Td>().as_ref() };
-        if parent.parent.is_some() {
+        if parent.is_parent() {
             return Err(EINVAL);
         }
-        parent.children.fetch_add(1, Ordering::Relaxed);
+        parent.users.fetch_add(1, Ordering::Relaxed);
         if let Some(td) = td {
             td.users.fetch_add(1, Ordering::Relaxed);
         }

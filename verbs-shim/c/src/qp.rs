@@ -34,6 +34,7 @@ pub(crate) struct Qp {
     pub(crate) sig_all: bool,
     /// It was made for the extended way of posting.
     extended: bool,
+    pd: &'static Pd,
     pub(crate) stage: Stage,
 }
 
@@ -125,8 +126,10 @@ pub(crate) unsafe fn create(attr: &mut ibv_qp_init_attr_ex, efa: &EfaInit) -> Re
         cap,
         sig_all: attr.sq_sig_all != 0,
         extended,
+        pd,
         stage: Stage::new(),
     }));
+    pd.join();
     context.objects.add(Kind::Qp, qp);
     Ok(qp.cast())
 }
@@ -210,6 +213,7 @@ export!(
             if !this.context.is_dead() {
                 let card = this.context.card()?;
                 card.nic.destroy_qp(this.qpn)?;
+                this.pd.part();
                 this.context.objects.remove(Kind::Qp, qp);
             }
             drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });

@@ -37,6 +37,11 @@ pub(crate) const IBV_REREG_MR_FLAGS_SUPPORTED: i32 = 7;
 pub(crate) const IBV_REREG_MR_ERR_INPUT: i32 = -1;
 pub(crate) const IBV_REREG_MR_ERR_CMD: i32 = -4;
 
+pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
+pub(crate) const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
+pub(crate) const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
+pub(crate) const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
+
 pub(crate) const IBV_QPT_UD: i32 = 4;
 pub(crate) const IBV_QPT_DRIVER: i32 = 0xff;
 

@@ -261,6 +261,13 @@ static void completion_queues(void) {
     NULL_WITH(ibv_create_cq_ex(ctx, &attr), EOPNOTSUPP);
     attr.wc_flags = 0;
     attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+    uint32_t flags[] = {0, IBV_CREATE_CQ_ATTR_SINGLE_THREADED};
+    for (int i = 0; i < 2; i++) {
+        attr.flags = flags[i];
+        CHECK(ex = ibv_create_cq_ex(ctx, &attr));
+        IS(ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), 0);
+    }
+    attr.flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     NULL_WITH(ibv_create_cq_ex(ctx, &attr), EOPNOTSUPP);
     attr.comp_mask = 0;
     NULL_WITH(ibv_create_cq_ex(ctx, NULL), EINVAL);
@@ -519,6 +526,27 @@ static void domains(struct ibv_pd *pd) {
     struct ibv_mr *mr = ibv_reg_mr(parent, mem, sizeof mem, IBV_ACCESS_LOCAL_WRITE);
     CHECK(mr);
     IS(ibv_dereg_mr(mr), 0);
+    /* As long as something is made with it, it stays. */
+    struct ibv_cq_init_attr_ex cq_attr = {.cqe = 10, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = parent};
+    struct ibv_cq_ex *cq = ibv_create_cq_ex(ctx, &cq_attr);
+    CHECK(cq);
+    IS(ibv_dealloc_pd(parent), EBUSY);
+    struct ibv_qp *qp = make_qp(parent, ibv_cq_ex_to_cq(cq), true, 0, 0);
+    CHECK(qp && qp->pd == parent);
+    IS(ibv_destroy_qp(qp), 0);
+    IS(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+    cq_attr.parent_domain = pd;
+    NULL_WITH(ibv_create_cq_ex(ctx, &cq_attr), EINVAL);
+    cq_attr.comp_mask = 0;
+    CHECK(cq = ibv_create_cq_ex(ctx, &cq_attr));
+    CHECK(qp = make_qp(parent, ibv_cq_ex_to_cq(cq), true, 0, 0));
+    IS(ibv_dealloc_pd(parent), EBUSY);
+    IS(ibv_destroy_qp(qp), 0);
+    IS(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+    IS(ibv_dealloc_pd(parent), 0);
+    attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    attr.pd_context = &attr;
+    CHECK(parent = ibv_alloc_parent_domain(ctx, &attr));
     IS(ibv_dealloc_pd(parent), 0);
     IS(ibv_dealloc_td(td), 0);
     td_attr.comp_mask = 1;
