@@ -5,13 +5,17 @@ use std::io::{BufRead, BufReader};
 
 use crate::errno::{EFAULT, EINVAL, Errno};
 
+pub(crate) fn page_size() -> usize {
+    // It is there on every system.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
 /// `EFAULT` if there is a hole in the range, or if the program itself could not read it, or not write what is to be written.
 ///
 /// Costs one system call, and a look through the mappings of the process up to the range: about a tenth of a microsecond each.
 /// No page is touched, so a large sparse mapping stays sparse.
 pub(crate) fn check(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let start = addr - addr % page;
+    let start = addr - addr % page_size();
     let end = addr.checked_add(len).ok_or(EINVAL)?;
     // A call that does nothing else: there is nothing to write back.
     if unsafe { libc::msync(start as *mut _, end - start, libc::MS_ASYNC) } != 0 {

@@ -8,9 +8,10 @@ use verbs_shim::{Access, PdId, RawRegion};
 
 use crate::abi::{arg, code, export, pointer};
 use crate::bindings::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
-    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_FLAGS_SUPPORTED,
-    ibv_context, ibv_mr, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
+    IBV_ACCESS_KNOWN, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_ATOMIC,
+    IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+    IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT,
+    IBV_REREG_MR_FLAGS_SUPPORTED, ibv_context, ibv_mr, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 use crate::context::{Context, Kind};
 use crate::errno::{EBUSY, EINVAL, EOPNOTSUPP, Errno};
@@ -174,12 +175,14 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// What the flags permit.
+/// What the flags permit. The kernel refuses what makes no sense anywhere, and after that EFA's driver what it does not have.
 fn access(flags: u32) -> Result<Access, Errno> {
     let flags = flags & !IBV_ACCESS_OPTIONAL_RANGE;
     let local_write = flags & IBV_ACCESS_LOCAL_WRITE != 0;
     let remote_write = flags & IBV_ACCESS_REMOTE_WRITE != 0;
-    if remote_write && !local_write {
+    if (flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0 && !local_write)
+        || flags & !IBV_ACCESS_KNOWN != 0
+    {
         return Err(EINVAL);
     }
     if flags & !(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ) != 0 {
@@ -196,6 +199,10 @@ unsafe fn register(
     flags: u32,
 ) -> Result<*mut ibv_mr, Errno> {
     let pd = unsafe { Pd::of(pd)? };
+    // Whole pages are translated.
+    if !(addr.addr() as u64 ^ iova).is_multiple_of(mapping::page_size() as u64) {
+        return Err(EINVAL);
+    }
     let access = access(flags)?;
     if length == 0 || addr.addr().checked_add(length).is_none() || iova.checked_add(length as u64).is_none() {
         return Err(EINVAL);
@@ -244,14 +251,17 @@ export!(
         mr: *mut ibv_mr,
         flags: c_int,
         _pd: *mut ibv_pd,
-        _addr: *mut c_void,
-        _length: usize,
-        _access: c_int,
+        addr: *mut c_void,
+        length: usize,
+        access: c_int,
     ) -> c_int {
-        let (errno, result) = if mr.is_null() {
+        let has = |flag| flags & flag != 0;
+        let (errno, result) = if mr.is_null()
+            || has(!IBV_REREG_MR_FLAGS_SUPPORTED)
+            || (has(IBV_REREG_MR_CHANGE_TRANSLATION) && (addr.is_null() || length == 0))
+            || (!has(IBV_REREG_MR_CHANGE_ACCESS) && access != 0)
+        {
             (EINVAL, IBV_REREG_MR_ERR_INPUT)
-        } else if flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
-            (EOPNOTSUPP, IBV_REREG_MR_ERR_INPUT)
         } else {
             // The device cannot.
             (EOPNOTSUPP, IBV_REREG_MR_ERR_CMD)

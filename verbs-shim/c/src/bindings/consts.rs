@@ -31,8 +31,13 @@ pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 pub(crate) const IBV_ACCESS_LOCAL_WRITE: u32 = 1;
 pub(crate) const IBV_ACCESS_REMOTE_WRITE: u32 = 1 << 1;
 pub(crate) const IBV_ACCESS_REMOTE_READ: u32 = 1 << 2;
+pub(crate) const IBV_ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
+/// All that there are, down to those for persistent memory.
+pub(crate) const IBV_ACCESS_KNOWN: u32 = (1 << 10) - 1;
 /// Wishes that a device may ignore.
 pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
+pub(crate) const IBV_REREG_MR_CHANGE_TRANSLATION: i32 = 1;
+pub(crate) const IBV_REREG_MR_CHANGE_ACCESS: i32 = 1 << 2;
 pub(crate) const IBV_REREG_MR_FLAGS_SUPPORTED: i32 = 7;
 pub(crate) const IBV_REREG_MR_ERR_INPUT: i32 = -1;
 pub(crate) const IBV_REREG_MR_ERR_CMD: i32 = -4;

@@ -118,6 +118,11 @@ static void regions(struct ibv_pd *pd) {
     IS(ibv_dereg_mr(b), 0);
     CHECK(b = ibv_reg_mr_iova(pd, mem, 4096, 0x1000, IBV_ACCESS_LOCAL_WRITE));
     IS(ibv_dereg_mr(b), 0);
+    CHECK(b = ibv_reg_mr_iova2(pd, mem + 5, 7, 0x1005, IBV_ACCESS_LOCAL_WRITE));
+    IS(ibv_dereg_mr(b), 0);
+    /* Pages are translated as a whole. */
+    NULL_WITH(ibv_reg_mr_iova(pd, mem, 4096, 0x1004, IBV_ACCESS_LOCAL_WRITE), EINVAL);
+    NULL_WITH(ibv_reg_mr_iova2(pd, mem + 5, 7, 0x1000, IBV_ACCESS_LOCAL_WRITE), EINVAL);
     b = ibv_reg_mr(pd, mem, 4096, IBV_ACCESS_REMOTE_READ);
     CHECK(read ? b != NULL : errno == EOPNOTSUPP);
     if (b)
@@ -127,8 +132,10 @@ static void regions(struct ibv_pd *pd) {
     if (b)
         IS(ibv_dereg_mr(b), 0);
     NULL_WITH(ibv_reg_mr(pd, mem, 4096, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+    NULL_WITH(ibv_reg_mr(pd, mem, 4096, IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
+    NULL_WITH(ibv_reg_mr(pd, mem, 4096, IBV_ACCESS_LOCAL_WRITE | 1 << 10), EINVAL); /* no such access */
     int unsupported[] = {IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_MW_BIND, IBV_ACCESS_ZERO_BASED, IBV_ACCESS_ON_DEMAND,
-                         IBV_ACCESS_HUGETLB, 1 << 15};
+                         IBV_ACCESS_HUGETLB, 1 << 9};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
         NULL_WITH(ibv_reg_mr(pd, mem, 4096, IBV_ACCESS_LOCAL_WRITE | unsupported[i]), EOPNOTSUPP);
     NULL_WITH(ibv_reg_mr(pd, mem, 0, IBV_ACCESS_LOCAL_WRITE), EINVAL);
@@ -141,7 +148,15 @@ static void regions(struct ibv_pd *pd) {
     errno = 0;
     IS(ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_ACCESS, pd, mem, 4096, 0), IBV_REREG_MR_ERR_CMD);
     IS(errno, EOPNOTSUPP);
-    IS(ibv_rereg_mr(a, 64, pd, mem, 4096, 0), IBV_REREG_MR_ERR_INPUT);
+    struct {
+        int flags, access;
+        void *addr;
+    } wrong[] = {{64, 0, mem}, {IBV_REREG_MR_CHANGE_TRANSLATION, 0, NULL}, {IBV_REREG_MR_CHANGE_PD, 1, mem}};
+    for (int i = 0; i < 3; i++) {
+        errno = 0;
+        IS(ibv_rereg_mr(a, wrong[i].flags, pd, wrong[i].addr, 4096, wrong[i].access), IBV_REREG_MR_ERR_INPUT);
+        IS(errno, EINVAL);
+    }
     IS(ibv_dealloc_pd(pd), EBUSY);
     IS(ibv_dereg_mr(a), 0);
     IS(ibv_dereg_mr(NULL), EINVAL);
