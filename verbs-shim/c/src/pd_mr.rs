@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// What the flags permit. The kernel refuses what makes no sense anywhere, and after that EFA's driver what it does not have.
+/// What the flags permit. The kernel refuses what makes no sense anywhere, then EFA's driver what it does not have.
 fn access(flags: u32) -> Result<Access, Errno> {
     let flags = flags & !IBV_ACCESS_OPTIONAL_RANGE;
     let local_write = flags & IBV_ACCESS_LOCAL_WRITE != 0;

@@ -106,7 +106,6 @@ aliases!("srd_unsupported_pointer", "@@", "IBVERBS_1.13", [ibv_import_dm]);
 aliases!("srd_ignored", "@@", "IBVERBS_1.13", [ibv_unimport_dm]);
 aliases!("srd_unsupported_pointer", "@@", "IBVERBS_1.15", [ibv_alloc_dmah ibv_reg_mr_ex]);
 aliases!("srd_unsupported", "@@", "IBVERBS_1.15", [ibv_dealloc_dmah]);
-aliases!("srd_unsupported", "@@", "IBVERBS_1.16", [ibv_query_port_speed]);
 aliases!("srd_unsupported_pointer", "@@", "IBVERBS_1.17", [ibv_alloc_buf ibv_reg_buf_mr]);
 aliases!("srd_unsupported", "@@", "IBVERBS_1.17", [ibv_free_buf]);
 aliases!("srd_unsupported_pointer", "@@", "IBVERBS_1.18", [ibv_create_comp_cntr]);

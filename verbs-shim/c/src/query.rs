@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use verbs_shim::Profile;
+use verbs_shim::link::Link;
 
 use crate::abi::{arg, code, export, fill, minus_one, negative, out};
 use crate::bindings::{
@@ -74,19 +75,6 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Width and speed of the port as InfiniBand names them: EDR is 25 Gbit/s per lane, HDR 50.
-fn link(gbps: u32) -> (u8, u8) {
-    let (x1, x4, x8) = (1, 2, 4);
-    let (edr, hdr) = (32, 64);
-    match gbps {
-        400.. => (x8, hdr),
-        200.. => (x4, hdr),
-        100.. => (x4, edr),
-        50.. => (x1, hdr),
-        _ => (x1, edr),
-    }
-}
-
 fn port_attr(context: &Context, port: u32) -> Result<ibv_port_attr, Errno> {
     let p = context.nic()?.profile();
     if port != 1 {
@@ -106,7 +94,9 @@ fn port_attr(context: &Context, port: u32) -> Result<ibv_port_attr, Errno> {
     attr.pkey_tbl_len = 1;
     attr.lmc = 1;
     attr.max_vl_num = 1;
-    (attr.active_width, attr.active_speed) = link(p.gbps);
+    let link = Link::of(p.gbps);
+    (attr.active_width, attr.active_speed, attr.active_speed_ex) =
+        (link.width(), link.short_speed(), link.speed().into());
     Ok(attr)
 }
 
@@ -133,6 +123,21 @@ export!(
     "IBVERBS_1.1",
     fn ibv_query_port(context: *mut ibv_context, port_num: u8, attr: *mut c_void) -> c_int {
         unsafe { query_port(context, port_num, attr.cast(), OLD_PORT_ATTR) }
+    }
+);
+
+export!(
+    "IBVERBS_1.16",
+    fn ibv_query_port_speed(context: *mut ibv_context, port_num: u32, port_speed: *mut u64) -> c_int {
+        code(|| {
+            let p = unsafe { Context::of(context)? }.nic()?.profile();
+            if port_num != 1 {
+                return Err(EINVAL);
+            }
+            // In units of 100 Mbit/s.
+            *unsafe { out(port_speed)? } = u64::from(p.gbps) * 10;
+            Ok(())
+        })
     }
 );
 

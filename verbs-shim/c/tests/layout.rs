@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use bindings::*;
 
 /// Ours, newer than the header of Debian 12; what that header has of them is compared.
-const GREW: [&str; 4] = ["efadv_qp_init_attr", "efadv_cq_init_attr", "efadv_device_attr", "efadv_cq"];
+const GREW: [&str; 5] = ["ibv_port_attr", "efadv_qp_init_attr", "efadv_cq_init_attr", "efadv_device_attr", "efadv_cq"];
 /// Not in that header at all.
 const NEW: [&str; 4] = ["efadv_mr_attr", "efadv_qp", "efadv_sq_depth_attr", "efadv_rq_depth_attr"];
 /// Fields that go by another name there, or are part of a structure without a name.
@@ -83,7 +83,8 @@ fn structures_are_those_of_the_headers() {
             let other = OTHER_NAMES.iter().find(|o| (o.0, o.1) == (name, field)).map(|o| o.2);
             let newer = matches!(
                 (name, field),
-                ("efadv_qp_init_attr", "wr_flags")
+                ("ibv_port_attr", "active_speed_ex")
+                    | ("efadv_qp_init_attr", "wr_flags")
                     | ("efadv_cq_init_attr", "flags" | "buffer" | "length" | "offset" | "fd" | "reserved")
                     | ("efadv_cq", "wc_is_unsolicited")
             );

@@ -264,6 +264,25 @@ fn sysfs_of_the_user_is_left_alone() {
 }
 
 #[test]
+fn ports_are_as_fast_as_they_claim() {
+    let bench = Bench::new();
+    let program = bench.compile_text(
+        "speed",
+        "#include \"check.h\"\n\
+         int main(void) { struct ibv_context *ctx = open_device(0); struct ibv_port_attr port[2]; uint64_t speed = 0;\n\
+         int (*query)(struct ibv_context *, uint32_t, uint64_t *) = dlsym(RTLD_DEFAULT, \"ibv_query_port_speed\");\n\
+         IS(verbs_get_ctx(ctx)->query_port(ctx, 1, port, 56), 0); IS(query(ctx, 1, &speed), 0);\n\
+         IS(query(ctx, 0, &speed), EINVAL); IS(query(ctx, 2, &speed), EINVAL); IS(query(ctx, 1, NULL), EINVAL);\n\
+         printf(\"%d %d %u %lu\", port->active_width, port->active_speed, ((uint32_t *)port)[13], speed);\n\
+         return 0; }\n",
+    );
+    for (gbps, told) in [("120", "8 8 8 1200"), ("800", "4 128 128 8000"), ("1600", "4 128 256 16000")] {
+        let out = bench.run(bench.command(&program).env("SRD_GBPS", gbps));
+        assert_eq!(String::from_utf8_lossy(&out.stdout), told);
+    }
+}
+
+#[test]
 fn options_that_make_no_sense_are_told() {
     let bench = Bench::new();
     let program = bench.compile_text(

@@ -6,6 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::Path;
 
 use super::{DEVICE, PORT, Values};
+use crate::link::Link;
 use crate::nic::NicConfig;
 
 /// What a device says of itself in the tree.
@@ -63,7 +64,7 @@ pub fn write_tree(root: &Path, index: usize, identity: &Identity, values: &Value
     put(&port.join("state"), "4: ACTIVE")?;
     put(&port.join("phys_state"), "5: LinkUp")?;
     put(&port.join("link_layer"), "Unspecified")?;
-    put(&port.join("rate"), &rate(*gbps))?;
+    put(&port.join("rate"), &Link::of(*gbps).to_string())?;
 
     for (dir, names, numbers) in [(port, &PORT[..], &values.port[..]), (class, &DEVICE[..], &values.device[..])] {
         let dir = dir.join("hw_counters");
@@ -73,18 +74,6 @@ pub fn write_tree(root: &Path, index: usize, identity: &Identity, values: &Value
         }
     }
     Ok(())
-}
-
-/// Speed, width and generation, as EFA's driver rounds them.
-fn rate(gbps: u32) -> String {
-    let (width, name) = match gbps {
-        400.. => (8, "HDR"),
-        200.. => (4, "HDR"),
-        100.. => (4, "EDR"),
-        50.. => (1, "HDR"),
-        _ => (1, "EDR"),
-    };
-    format!("{gbps} Gb/sec ({width}X {name})")
 }
 
 /// Writes a short text in one go over what is there, so that whoever reads meanwhile sees one or the other.

@@ -191,7 +191,7 @@ c_structs! {
         phys_port_cnt_ex: u32,
     }
 
-    struct ibv_port_attr: 52 {
+    struct ibv_port_attr: 56 {
         state: c_int,
         max_mtu: c_int,
         active_mtu: c_int,
@@ -214,5 +214,6 @@ c_structs! {
         link_layer: u8,
         flags: u8,
         port_cap_flags2: u16,
+        active_speed_ex: u32,
     }
 }
