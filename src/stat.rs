@@ -67,7 +67,7 @@ impl From<&Device> for DeviceReport {
         let process = |r: &Record| ProcessReport {
             pid: r.pid,
             command: r.command.clone(),
-            address: r.addr.map(|addr| addr.to_string()),
+            address: r.identity.addr.map(|addr| addr.to_string()),
             counters: r.values.named().collect(),
         };
         DeviceReport {
@@ -165,7 +165,7 @@ fn summary(devices: &[Device]) -> String {
     ]);
     for device in devices {
         for r in &device.processes {
-            let addr = r.addr.map_or_else(String::new, |addr| addr.to_string());
+            let addr = r.identity.addr.map_or_else(String::new, |addr| addr.to_string());
             table.add_row(row(&device.identity.device, &format!("{} {}", r.pid, r.command), &addr, &r.values));
         }
         table.add_row(row(&device.identity.device, "all, ever", "", &device.total));

@@ -501,8 +501,9 @@ fn explain_by_each_name() {
 
 /// This process, as one that uses a device.
 fn publish(dir: &Path, tx_bytes: u64) -> Publisher {
-    let identity = Identity { device: "rdmap0s6".into(), part_id: 0xefa1, gbps: 100, fw_ver: [0, 0, 1, 1] };
-    let mut publisher = Publisher::new(dir, identity, "127.0.0.1:9".parse().expect("an address")).expect("publish");
+    let (device, addr) = ("rdmap0s6".into(), "127.0.0.1:9".parse().ok());
+    let identity = Identity { device, part_id: 0xefa1, gbps: 100, fw_ver: [0, 0, 1, 1], addr, units: 1 };
+    let mut publisher = Publisher::new(dir, identity).expect("publish");
     let mut values = Values::default();
     *values.get_mut("tx_bytes").expect("a counter") = tx_bytes;
     publisher.publish(&values).expect("publish");

@@ -172,7 +172,7 @@ impl Nic {
         let gid = Gid::with_units(local, config.units)?;
         lock::prepare();
         let publisher = config.counters.as_ref().and_then(|dir| {
-            Publisher::new(dir, Identity::from(&config), local)
+            Publisher::new(dir, Identity { addr: Some(local), ..Identity::from(&config) })
                 .inspect_err(|e| tracing::warn!("counters are not published in {}: {e}", dir.display()))
                 .ok()
         });

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 use verbs_shim::Nic;
+use verbs_shim::Nic;
+use verbs_shim::counters::node_guid;
 use verbs_shim::lock::{self, Mutex};
 
 use crate::abi::{arg, export, pointer, quiet};
@@ -101,15 +103,9 @@ impl Device {
         unsafe { arg(device.cast::<Device>()) }
     }
 
-    /// Its node GUID: from its address, because it is asked for before a card is opened. Big endian.
+    /// Its node GUID, big endian.
     pub(crate) fn guid(&self) -> u64 {
-        let mut bytes = [0x02, 0x53, 0x52, 0x44, 0, 0, 0, 0];
-        match self.config.addr.ip() {
-            std::net::IpAddr::V4(ip) => bytes[4..].copy_from_slice(&ip.octets()),
-            std::net::IpAddr::V6(ip) => bytes[1..].copy_from_slice(&ip.octets()[9..]),
-        }
-        bytes[3] ^= self.index as u8;
-        u64::from_ne_bytes(bytes)
+        u64::from_ne_bytes(node_guid(self.config.addr.ip(), self.index))
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -127,6 +123,7 @@ impl Device {
                 log::error(format_args!("cannot open {}: {error}", self.name()));
                 EIO
             })?;
+            sysfs::tell_gid(self.name(), nic.gid());
             shared.port = nic.gid().addr().map_or(shared.port, |addr| addr.port());
             shared.open = Some(Card { nic: Arc::new(nic), sink });
         }

@@ -15,9 +15,9 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use verbs_shim::NicConfig;
 use verbs_shim::cancel::NoCancel;
 use verbs_shim::counters::{self, Identity, Values};
+use verbs_shim::{Gid, NicConfig};
 
 use crate::abi::{export, minus_one, quiet};
 use crate::errno::{EINVAL, Errno};
@@ -82,6 +82,14 @@ static LOADED: extern "C" fn() = loaded;
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static UNLOADED: extern "C" fn() = unloaded;
+
+/// The card of a device is open, so that its address is known.
+pub(crate) fn tell_gid(device: &str, gid: Gid) {
+    if let Some(tree) = TREE.get().filter(|tree| tree.owner == std::process::id()) {
+        // Programs that want to know it ask the device.
+        let _ = counters::write_gid(&tree.root, device, gid);
+    }
+}
 
 /// Where a file of sysfs is for the program.
 pub(crate) fn path(relative: &str) -> String {

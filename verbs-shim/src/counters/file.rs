@@ -2,7 +2,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -33,8 +32,6 @@ pub struct Record {
     pub command: String,
     /// The device.
     pub identity: Identity,
-    /// The address of the device.
-    pub addr: Option<SocketAddr>,
     /// The counters.
     pub values: Values,
 }
@@ -49,7 +46,7 @@ pub(super) enum Fate {
 }
 
 impl Record {
-    pub(super) fn of_this_process(identity: Identity, addr: SocketAddr) -> io::Result<Record> {
+    pub(super) fn of_this_process(identity: Identity) -> io::Result<Record> {
         let pid = std::process::id();
         let command = fs::read_to_string("/proc/self/comm").unwrap_or_default();
         Ok(Record {
@@ -58,7 +55,6 @@ impl Record {
             namespace: namespace(),
             command: command.trim_end().to_owned(),
             identity,
-            addr: Some(addr),
             values: Values::default(),
         })
     }
@@ -71,7 +67,6 @@ impl Record {
             namespace: String::new(),
             command: String::new(),
             identity,
-            addr: None,
             values: Values::default(),
         }
     }
@@ -100,11 +95,11 @@ impl Record {
 
     /// Replaces a file as a whole.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
-        let Record { pid, started, namespace, command, identity, addr, values } = self;
-        let Identity { device, part_id, gbps, fw_ver } = identity;
+        let Record { pid, started, namespace, command, identity, values } = self;
+        let Identity { device, part_id, gbps, fw_ver, addr, units } = identity;
         let fw = fw_ver.map(|n| n.to_string()).join(".");
         let mut text = format!("{TITLE}\npid {pid}\nstarted {started}\nnamespace {namespace}\ncommand {command}\n");
-        text += &format!("device {device}\npart_id {part_id}\ngbps {gbps}\nfw_ver {fw}\n");
+        text += &format!("device {device}\npart_id {part_id}\ngbps {gbps}\nfw_ver {fw}\nunits {units}\n");
         if let Some(addr) = addr {
             text += &format!("addr {addr}\n");
         }
@@ -151,7 +146,8 @@ impl Record {
                     let numbers: Vec<u8> = value.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
                     record.identity.fw_ver = numbers.try_into().ok()?;
                 }
-                "addr" => record.addr = Some(value.parse().ok()?),
+                "units" => record.identity.units = value.parse().ok()?,
+                "addr" => record.identity.addr = Some(value.parse().ok()?),
                 // Names that a later version adds are skipped.
                 _ => {
                     if let Some(counter) = record.values.get_mut(name) {

@@ -10,14 +10,13 @@ mod sysfs;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::nic::NicCounters;
 
 pub use file::Record;
 pub use registry::{Device, Registry};
-pub use sysfs::{Identity, write_tree};
+pub use sysfs::{Identity, node_guid, write_gid, write_tree};
 
 /// Counters of the port, in the order in which the driver of EFA has them.
 pub const PORT: [&str; 22] = [
@@ -128,8 +127,8 @@ impl Publisher {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn new(dir: &Path, identity: Identity, addr: SocketAddr) -> std::io::Result<Publisher> {
-        let record = Record::of_this_process(identity, addr)?;
+    pub fn new(dir: &Path, identity: Identity) -> std::io::Result<Publisher> {
+        let record = Record::of_this_process(identity)?;
         let path = dir.join(record.file_name());
         record.write(&path)?;
         Ok(Publisher { registry: Registry::new([dir]), record, path })

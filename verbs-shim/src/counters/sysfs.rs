@@ -2,8 +2,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::Path;
+
+use srd_core::card::Gid;
 
 use super::{DEVICE, PORT, Values};
 use crate::link::Link;
@@ -20,36 +23,63 @@ pub struct Identity {
     pub gbps: u32,
     /// Firmware version.
     pub fw_ver: [u8; 4],
+    /// Its address; the port is 0 before the card is open, unless one was asked for.
+    pub addr: Option<SocketAddr>,
+    /// Its processing units.
+    pub units: u16,
 }
 
 impl From<&NicConfig> for Identity {
     fn from(config: &NicConfig) -> Identity {
         let profile = &config.card.profile;
         let (part_id, gbps, fw_ver) = (profile.part_id, profile.gbps, profile.fw_ver);
-        Identity { device: config.name.clone(), part_id, gbps, fw_ver }
+        let (addr, units) = (Some(config.addr), config.units);
+        Identity { device: config.name.clone(), part_id, gbps, fw_ver, addr, units }
     }
+}
+
+impl Identity {
+    /// Zero if it has none yet.
+    fn gid(&self) -> Gid {
+        self.addr.and_then(|addr| Gid::with_units(addr, self.units).ok()).unwrap_or_default()
+    }
+}
+
+/// The GUID of a device: from its address, because it is asked for before a card is opened.
+pub fn node_guid(addr: IpAddr, index: usize) -> [u8; 8] {
+    let mut bytes = [0x02, 0x53, 0x52, 0x44, 0, 0, 0, 0];
+    match addr {
+        IpAddr::V4(ip) => bytes[4..].copy_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => bytes[1..].copy_from_slice(&ip.octets()[9..]),
+    }
+    bytes[3] ^= index as u8;
+    bytes
 }
 
 /// How long the kernel keeps counters before it asks the device again, in milliseconds.
 const LIFESPAN: &str = "10";
+/// The only port, in the directory of its device.
+const PORT_1: &str = "ports/1";
 
 /// Writes the tree below `root`, or brings it up to date: one device of it. The PCI address is `0000:BB:06.0`, where BB is the
 /// `index` of the device.
 ///
 /// ```text
 /// class/infiniband_verbs/abi_version
-/// class/infiniband/DEVICE/{node_type, fw_ver, hw_counters/*, device -> ../../../devices/0000:00:06.0}
-/// class/infiniband/DEVICE/ports/1/{state, phys_state, link_layer, rate, hw_counters/*}
+/// class/infiniband/DEVICE/{node_type, node_guid, sys_image_guid, node_desc, fw_ver, hw_counters/*}
+/// class/infiniband/DEVICE/device -> ../../../devices/0000:00:06.0
+/// class/infiniband/DEVICE/ports/1/{state, phys_state, link_layer, rate, cap_mask, gids/0, pkeys/0, hw_counters/*}
+/// class/infiniband/DEVICE/ports/1/{lid, lid_mask_count, sm_lid, sm_sl}
 /// devices/0000:00:06.0/{vendor, device, driver -> ../../bus/pci/drivers/efa}
 /// ```
 ///
 /// # Errors
 /// Something cannot be written.
 pub fn write_tree(root: &Path, index: usize, identity: &Identity, values: &Values) -> io::Result<()> {
-    let Identity { device, part_id, gbps, fw_ver } = identity;
+    let Identity { device, part_id, gbps, fw_ver, addr, .. } = identity;
     let pci = format!("devices/0000:{index:02x}:06.0");
     let class = root.join("class/infiniband").join(device);
-    let port = class.join("ports/1");
+    let port = class.join(PORT_1);
     let put = |path: &Path, text: &str| put(path, text);
 
     put(&root.join("class/infiniband_verbs/abi_version"), "6")?;
@@ -59,12 +89,26 @@ pub fn write_tree(root: &Path, index: usize, identity: &Identity, values: &Value
     link("../../bus/pci/drivers/efa", &root.join(&pci).join("driver"))?;
 
     put(&class.join("node_type"), "7: unspecified")?;
+    let guid = addr.map(|addr| node_guid(addr.ip(), index)).unwrap_or_default();
+    put(&class.join("node_guid"), &groups(&guid))?;
+    // EFA's driver sets neither of these.
+    put(&class.join("sys_image_guid"), &groups(&[0; 8]))?;
+    put(&class.join("node_desc"), "")?;
     put(&class.join("fw_ver"), &fw_ver.map(|n| n.to_string()).join("."))?;
     link(&format!("../../../{pci}"), &class.join("device"))?;
     put(&port.join("state"), "4: ACTIVE")?;
     put(&port.join("phys_state"), "5: LinkUp")?;
     put(&port.join("link_layer"), "Unspecified")?;
     put(&port.join("rate"), &Link::of(*gbps).to_string())?;
+
+    // There is no subnet manager, and no local identifier.
+    for (name, text) in
+        [("lid", "0x0"), ("lid_mask_count", "1"), ("sm_lid", "0x0"), ("sm_sl", "0"), ("cap_mask", "0x00000000")]
+    {
+        put(&port.join(name), text)?;
+    }
+    put(&port.join("pkeys/0"), "0xffff")?;
+    write_gid(root, device, identity.gid())?;
 
     for (dir, names, numbers) in [(port, &PORT[..], &values.port[..]), (class, &DEVICE[..], &values.device[..])] {
         let dir = dir.join("hw_counters");
@@ -74,6 +118,20 @@ pub fn write_tree(root: &Path, index: usize, identity: &Identity, values: &Value
         }
     }
     Ok(())
+}
+
+/// Writes the GID of a device into the tree, which is not known before its card is open.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_gid(root: &Path, device: &str, gid: Gid) -> io::Result<()> {
+    put(&root.join("class/infiniband").join(device).join(PORT_1).join("gids/0"), &groups(&gid.0))
+}
+
+/// Two bytes each, in full, as the kernel writes GUIDs and GIDs.
+fn groups(bytes: &[u8]) -> String {
+    let pairs: Vec<_> = bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
+    pairs.join(":")
 }
 
 /// Writes a short text in one go over what is there, so that whoever reads meanwhile sees one or the other.

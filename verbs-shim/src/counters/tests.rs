@@ -8,11 +8,12 @@ use proptest::prelude::*;
 use super::*;
 
 fn identity() -> Identity {
-    Identity { device: "rdmap0s6".into(), part_id: 0xefa1, gbps: 100, fw_ver: [0, 0, 1, 1] }
+    let (device, addr) = ("rdmap0s6".into(), "127.0.0.1:9".parse().ok());
+    Identity { device, part_id: 0xefa1, gbps: 100, fw_ver: [0, 0, 1, 1], addr, units: 1 }
 }
 
 fn publisher(dir: &Path) -> Publisher {
-    Publisher::new(dir, identity(), "127.0.0.1:9".parse().unwrap()).unwrap()
+    Publisher::new(dir, identity()).unwrap()
 }
 
 fn values(n: u64) -> Values {
@@ -138,6 +139,17 @@ fn the_tree_has_all_counters_and_is_refreshed_in_place() {
         assert!(PORT.iter().all(|c| read(&format!("ports/1/hw_counters/{c}")).trim_end().parse::<u64>().is_ok()));
         assert!(DEVICE.iter().all(|c| read(&format!("hw_counters/{c}")).trim_end().parse::<u64>().is_ok()));
         assert_eq!((read("device/vendor"), read("device/device")), ("0x1d0f\n".into(), "0xefa1\n".into()));
+        for (file, text) in [
+            ("node_guid", "0253:5244:7f00:0001"),
+            ("sys_image_guid", "0000:0000:0000:0000"),
+            ("node_desc", ""),
+            ("ports/1/rate", "100 Gb/sec (4X EDR)"),
+            ("ports/1/gids/0", "fe80:0000:0000:0000:0200:7f00:0001:0009"),
+            ("ports/1/pkeys/0", "0xffff"),
+            ("ports/1/lid", "0x0"),
+        ] {
+            assert_eq!(read(file), format!("{text}\n"), "{file}");
+        }
         // What libfabric looks at.
         let device = fs::canonicalize(class.join("device")).unwrap();
         assert!(device.ends_with("devices/0000:00:06.0"), "{device:?}");

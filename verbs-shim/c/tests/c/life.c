@@ -200,6 +200,19 @@ int main(int argc, char **argv) {
         int (*read_file)(const char *, const char *, char *, size_t) = dlsym(RTLD_DEFAULT, "ibv_read_sysfs_file");
         CHECK(read_file && read_file(ctx->device->ibdev_path, "device/vendor", file, sizeof file) == 6);
         IS(strcmp(file, "0x1d0f"), 0);
+        /* The address, which is not known before the device is open. */
+        union ibv_gid gid;
+        char text[64];
+        IS(ibv_query_gid(ctx, 1, 0, &gid), 0);
+        for (int i = 0; i < 8; i++)
+            sprintf(text + 5 * i, "%02x%02x:", gid.raw[2 * i], gid.raw[2 * i + 1]);
+        CHECK(read_file(ctx->device->ibdev_path, "ports/1/gids/0", file, sizeof file) == 39);
+        IS(strncmp(file, text, 39), 0);
+        uint64_t guid = be64toh(ibv_get_device_guid(ctx->device));
+        CHECK(read_file(ctx->device->ibdev_path, "node_guid", file, sizeof file) == 19);
+        sprintf(text, "%04x:%04x:%04x:%04x", (int)(guid >> 48), (int)(guid >> 32 & 0xffff), (int)(guid >> 16 & 0xffff),
+                (int)(guid & 0xffff));
+        IS(strcmp(file, text), 0);
         MINUS_WITH(read_file(ctx->device->ibdev_path, "board_id", file, sizeof file), ENOENT);
         IS(ibv_close_device(ctx), 0);
     } else {
