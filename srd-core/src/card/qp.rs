@@ -101,9 +101,9 @@ pub struct QpModify {
     pub sq_psn: Option<u32>,
     /// Attempts for a receiver that is not ready, 0..=7; 7 is for ever. SRD only.
     pub rnr_retry: Option<u8>,
-    /// Asks for an event when the send queue has drained. It may be asked for on the way to SQD, and never comes: Linux passes
-    /// the wish on to an EFA device, but no such event from it to programs.
-    pub en_sqd_notify: bool,
+    /// Whether there is to be an event when the send queue has drained. Said on the way to SQD alone, and none comes: Linux
+    /// passes the wish on to an EFA device, but no such event from it to programs.
+    pub en_sqd_notify: Option<bool>,
 }
 
 impl QpModify {
@@ -248,9 +248,6 @@ impl QueuePair {
     pub(super) fn modify(&mut self, m: &QpModify) -> Result<QpState, CardError> {
         use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
         let from = self.attr.state;
-        if m.port.is_some_and(|p| p != 1) || m.pkey_index.is_some_and(|i| i != 0) {
-            return Result::Err(CardError::NotSupported("there is port 1 and partition key 0 only"));
-        }
         if m.cur_state.is_some_and(|s| s != from) {
             return Result::Err(CardError::Invalid("the queue pair is not in the state that was named as current"));
         }
@@ -283,6 +280,9 @@ impl QueuePair {
             if given && !must.contains(&attr) && !may.contains(&attr) {
                 return Result::Err(CardError::Invalid("this transition does not take that attribute"));
             }
+        }
+        if m.port.is_some_and(|p| p != 1) || m.pkey_index.is_some_and(|i| i != 0) {
+            return Result::Err(CardError::NotSupported("there is port 1 and partition key 0 only"));
         }
         self.attr.state = to;
         self.attr.qkey = m.qkey.unwrap_or(self.attr.qkey);
@@ -318,7 +318,7 @@ impl Attr {
             Attr::Psn => m.sq_psn.is_some(),
             Attr::Rnr => m.rnr_retry.is_some(),
             Attr::Cur => m.cur_state.is_some(),
-            Attr::Sqd => m.en_sqd_notify,
+            Attr::Sqd => m.en_sqd_notify.is_some(),
         }
     }
 }
@@ -373,6 +373,10 @@ mod tests {
         let mut qp = qp();
         let bad_port = QpModify { pkey_index: Some(0), port: Some(2), qkey: Some(1), ..QpModify::to(QpState::Init) };
         assert!(matches!(qp.modify(&bad_port), Err(CardError::NotSupported(_))));
+        let bad_pkey = QpModify { pkey_index: Some(1), ..QpModify::to(QpState::Rtr) };
+        assert!(matches!(qp.modify(&bad_pkey), Err(CardError::Invalid(_))), "there is no such transition");
+        let notify = QpModify { en_sqd_notify: Some(false), ..QpModify::up_to_rts(1, None)[0] };
+        assert!(matches!(qp.modify(&notify), Err(CardError::Invalid(_))), "not even to say no");
         for state in [QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err] {
             assert!(matches!(qp.modify(&QpModify::to(state)), Err(CardError::Invalid(_))), "{state:?}");
         }

@@ -263,10 +263,11 @@ export!(
             let qp = unsafe { Qp::of(qp)? };
             let attr = unsafe { arg(attr)? };
             let nic = qp.context.nic()?;
-            if attr_mask & !KNOWN != 0 {
-                return Err(EOPNOTSUPP);
-            }
             let has = |flag| attr_mask & flag != 0;
+            // The kernel knows ports and states, before EFA's driver is asked.
+            if has(IBV_QP_PORT) && attr.port_num != 1 {
+                return Err(EINVAL);
+            }
             let change = QpModify {
                 state: if has(IBV_QP_STATE) { Some(state(attr.qp_state)?) } else { None },
                 cur_state: if has(IBV_QP_CUR_STATE) { Some(state(attr.cur_qp_state)?) } else { None },
@@ -275,8 +276,11 @@ export!(
                 qkey: has(IBV_QP_QKEY).then_some(attr.qkey),
                 sq_psn: has(IBV_QP_SQ_PSN).then_some(attr.sq_psn),
                 rnr_retry: has(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry),
-                en_sqd_notify: has(IBV_QP_EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify != 0,
+                en_sqd_notify: has(IBV_QP_EN_SQD_ASYNC_NOTIFY).then_some(attr.en_sqd_async_notify != 0),
             };
+            if attr_mask & !KNOWN != 0 {
+                return Err(EOPNOTSUPP);
+            }
             nic.modify_qp(qp.qpn, &change)?;
             if let Some(state) = change.state {
                 unsafe { (*qp.public()).qp_base.state = state as c_int };

@@ -450,11 +450,17 @@ static void states(struct ibv_pd *pd) {
     int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
     IS(ibv_modify_qp(qp, &attr, mask | IBV_QP_PATH_MTU), EOPNOTSUPP);
     IS(ibv_modify_qp(qp, &attr, mask | IBV_QP_SQ_PSN), EINVAL);
-    attr.port_num = 2;
-    IS(ibv_modify_qp(qp, &attr, mask), EOPNOTSUPP);
+    IS(ibv_modify_qp(qp, &attr, mask | IBV_QP_EN_SQD_ASYNC_NOTIFY), EINVAL); /* not even to say no */
+    for (attr.port_num = 0; attr.port_num <= 2; attr.port_num += 2) {
+        IS(ibv_modify_qp(qp, &attr, mask), EINVAL);
+        IS(ibv_modify_qp(qp, &attr, mask | IBV_QP_PATH_MTU), EINVAL);
+    }
     attr.port_num = 1;
     attr.pkey_index = 1;
     IS(ibv_modify_qp(qp, &attr, mask), EOPNOTSUPP);
+    attr.qp_state = IBV_QPS_RTR;
+    IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX), EINVAL); /* there is no such transition */
+    attr.qp_state = IBV_QPS_INIT;
     attr.pkey_index = 0;
     IS(qp->state, IBV_QPS_RESET);
     IS(to_rtr(qp), EINVAL);
