@@ -314,10 +314,10 @@ export!(
             }
             let now = nic.query_qp(qp.qpn)?;
             let public = qp.public().cast::<ibv_qp>();
-            // All fields of the structures are numbers and pointers.
+            // All fields of the structures are numbers and pointers. Those that EFA's driver does not set stay 0, also
+            // `cur_qp_state`.
             *attr = unsafe { std::mem::zeroed() };
             attr.qp_state = now.state as c_int;
-            attr.cur_qp_state = now.state as c_int;
             attr.qkey = now.qkey;
             attr.sq_psn = now.sq_psn;
             attr.rnr_retry = now.rnr_retry;
@@ -331,7 +331,8 @@ export!(
                     srq: null_mut::<c_void>(),
                     cap: attr.cap,
                     qp_type: (*public).qp_type,
-                    sq_sig_all: qp.sig_all.into(),
+                    // The kernel takes what EFA's driver does not set for this.
+                    sq_sig_all: 1,
                 };
                 (*public).state = attr.qp_state;
             }

@@ -491,6 +491,9 @@ static void states(struct ibv_pd *pd) {
     IS(attr.port_num, 1);
     IS(attr.cap.max_send_wr, DEPTH);
     CHECK(init.send_cq == cq && init.recv_cq == cq && init.qp_type == IBV_QPT_DRIVER);
+    /* What EFA's driver leaves as it is. */
+    IS(attr.cur_qp_state, 0);
+    IS(init.sq_sig_all, 1);
     IS(ibv_query_qp(qp, &attr, mask | IBV_QP_AV, &init), EOPNOTSUPP);
     IS(ibv_query_qp(qp, NULL, mask, &init), EINVAL);
     IS(ibv_query_qp(NULL, &attr, mask, &init), EINVAL);
