@@ -374,6 +374,8 @@ fn full_queues_refuse_until_completions_are_polled() {
     }
     let more = |two: &mut Two| two.try_post(1, SendOp::Send { imm: None }, SendData::Inline(&[]));
     assert!(matches!(more(&mut two), Err(CardError::NoMemory(_))));
+    let wrong = two.try_post(1, two.read(0), SendData::Inline(&[]));
+    assert!(matches!(wrong, Err(CardError::NoMemory(_))), "there is looked for room first");
     for n in 0..two.world.hosts[1].card.query_qp(two.qpn[1]).unwrap().cap.recv_wr {
         two.recv(n.into(), 0, 1);
     }

@@ -444,6 +444,14 @@ impl Nic {
         self.unit(qpn).post(wrs.len(), |e, now| e.upper.post_send_all(&mut e.endpoint, now, qpn, wrs))
     }
 
+    /// See [`Card::check_room`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_room(&self, qpn: u16, before: u32) -> Result<(), CardError> {
+        self.unit(qpn).lock().upper.check_room(qpn, before)
+    }
+
     /// Posts a receive buffer, see [`Card::post_recv`].
     ///
     /// # Errors

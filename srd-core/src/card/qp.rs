@@ -101,8 +101,8 @@ pub struct QpModify {
     pub sq_psn: Option<u32>,
     /// Attempts for a receiver that is not ready, 0..=7; 7 is for ever. SRD only.
     pub rnr_retry: Option<u8>,
-    /// Whether there is to be an event when the send queue has drained. Said on the way to SQD alone, and none comes: Linux
-    /// passes the wish on to an EFA device, but no such event from it to programs.
+    /// Whether there is to be an event when the send queue has drained. It may be said on the way to SQD, and none comes:
+    /// Linux passes the wish on to an EFA device, but no such event from it to programs.
     pub en_sqd_notify: Option<bool>,
 }
 
@@ -205,12 +205,22 @@ impl QueuePair {
         matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
 
-    /// Whether a send can be posted after `before` others.
+    /// Whether any send can be posted after `before` others.
     #[inline]
-    pub(super) fn check_send(&self, wr: &SendWr<'_>, before: u32) -> Result<(), CardError> {
+    pub(super) fn check_room(&self, before: u32) -> Result<(), CardError> {
         if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
             return Err(CardError::Invalid("the queue pair is not in RTS or SQD"));
         }
+        if self.sq_used + before >= self.attr.cap.send_wr {
+            return Err(CardError::NoMemory("the send queue is full; poll completions"));
+        }
+        Ok(())
+    }
+
+    /// Whether this send can be posted after `before` others.
+    #[inline]
+    pub(super) fn check_send(&self, wr: &SendWr<'_>, before: u32) -> Result<(), CardError> {
+        self.check_room(before)?;
         let cap = &self.attr.cap;
         let fits = match wr.data {
             SendData::Sges(sges) => match wr.op {
@@ -228,9 +238,6 @@ impl QueuePair {
         };
         if !fits {
             return Err(CardError::Invalid("more buffers or inline bytes than the queue pair permits"));
-        }
-        if self.sq_used + before >= cap.send_wr {
-            return Err(CardError::NoMemory("the send queue is full; poll completions"));
         }
         Ok(())
     }

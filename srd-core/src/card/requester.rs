@@ -148,6 +148,14 @@ impl<M: HostMemory> Card<M> {
         Ok(())
     }
 
+    /// Whether any send could be posted after `before` others; what is wrong with one itself is looked at after that.
+    ///
+    /// # Errors
+    /// There is no such queue pair, its state forbids it, or the send queue is full ([`CardError::NoMemory`]).
+    pub fn check_room(&self, qpn: u16, before: u32) -> Result<(), CardError> {
+        self.qp(qpn).ok_or(NO_QP)?.check_room(before)
+    }
+
     /// Takes a work request that was checked.
     #[inline]
     fn go(&mut self, endpoint: &mut Endpoint, qpn: u16, wr: &SendWr<'_>) {

@@ -28,6 +28,20 @@ const POST: usize = 16;
 /// Where inline data is gathered.
 type Scratch = ArrayVec<u8, MAX_INLINE>;
 
+/// Whether a send has the flags that EFA wants, and no others.
+#[inline]
+pub(crate) fn has_good_flags(qp: &Qp, flags: u32) -> bool {
+    flags & !(IBV_SEND_SIGNALED | IBV_SEND_INLINE) == 0 && (flags & IBV_SEND_SIGNALED != 0 || qp.sig_all)
+}
+
+/// Why a work request is refused that has a fault beside its flags, after `before` others: EFA's library looks for room
+/// first.
+#[cold]
+pub(crate) fn refusal(qp: &Qp, before: usize, fault: Errno) -> Errno {
+    let room = qp.context.nic().and_then(|nic| Ok(nic.check_room(qp.qpn, before as u32)?));
+    room.err().unwrap_or(fault)
+}
+
 /// What a program wants sent.
 ///
 /// # Safety
@@ -39,9 +53,7 @@ unsafe fn send_wr<'a>(qp: &Qp, wr: &'a ibv_send_wr, scratch: &'a mut Scratch) ->
         IBV_WR_SEND_WITH_IMM => Some(u32::from_be(wr.imm_data)),
         _ => return Err(EINVAL),
     };
-    if wr.send_flags & !(IBV_SEND_SIGNALED | IBV_SEND_INLINE) != 0
-        || (wr.send_flags & IBV_SEND_SIGNALED == 0 && !qp.sig_all)
-    {
+    if !has_good_flags(qp, wr.send_flags) {
         return Err(EINVAL);
     }
     let sges = unsafe { list(wr.sg_list, wr.num_sge)? };
@@ -96,12 +108,16 @@ pub(crate) unsafe extern "C" fn post_send(
     let outcome = hot_code(|| {
         let qp = unsafe { Qp::of(qp)? };
         let nic = qp.context.nic()?;
+        let refuse = |wr: &ibv_send_wr, fault| match has_good_flags(qp, wr.send_flags) {
+            true => refusal(qp, 0, fault),
+            false => fault,
+        };
         // Many programs post one at a time.
         if let Some(only) = unsafe { wr.as_ref() }
             && only.next.is_null()
         {
             let mut scratch = Scratch::new();
-            let wr = unsafe { send_wr(qp, only, &mut scratch)? };
+            let wr = unsafe { send_wr(qp, only, &mut scratch) }.map_err(|fault| refuse(only, fault))?;
             return Ok(nic.post_send(qp.qpn, &[wr]).1?);
         }
         let mut next = wr;
@@ -114,8 +130,8 @@ pub(crate) unsafe extern "C" fn post_send(
                 let Some(wr) = (unsafe { next.as_ref() }) else { break };
                 match unsafe { send_wr(qp, wr, scratch) } {
                     Ok(wr) => batch.push(wr),
-                    Err(errno) => {
-                        refused = Err(errno);
+                    Err(fault) => {
+                        refused = Err((wr, fault));
                         break;
                     }
                 }
@@ -127,7 +143,7 @@ pub(crate) unsafe extern "C" fn post_send(
                 bad = unsafe { (*bad).next };
             }
             outcome?;
-            refused?;
+            refused.map_err(|(wr, fault)| refuse(wr, fault))?;
         }
         Ok(())
     });

@@ -13,11 +13,10 @@ use crate::abi::{hot_code, quiet};
 use crate::ah::Ah;
 use crate::bindings::{
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
-    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_SEND_INLINE, IBV_SEND_SIGNALED, efadv_qp, ibv_ah, ibv_data_buf, ibv_qp_ex,
-    ibv_sge,
+    IBV_QP_EX_WITH_SEND_WITH_IMM, efadv_qp, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge,
 };
 use crate::errno::{EINVAL, ENOMEM, Errno};
-use crate::post::{bytes, list};
+use crate::post::{bytes, has_good_flags, list, refusal};
 use crate::qp::Qp;
 
 /// Work requests that are being built, of one thread at a time.
@@ -84,7 +83,7 @@ impl Inner {
         let public = qp.public();
         let (wr_id, flags) = unsafe { ((*public).wr_id, (*public).wr_flags) };
         // That data is inline is told by how it is set; some programs say it here, too.
-        if flags & !(IBV_SEND_SIGNALED | IBV_SEND_INLINE) != 0 || (flags & IBV_SEND_SIGNALED == 0 && !qp.sig_all) {
+        if !has_good_flags(qp, flags) {
             self.fail(EINVAL);
         } else if self.wrs.len() >= qp.cap.send_wr as usize {
             self.fail(ENOMEM);
@@ -128,7 +127,8 @@ impl Inner {
     #[inline]
     fn post(&mut self, qp: &Qp) -> Result<(), Errno> {
         self.check_address();
-        self.error?;
+        // The last that is staged is the one with the fault, or the one before if that has wrong flags.
+        self.error.map_err(|fault| self.wrs.len().checked_sub(1).map_or(fault, |last| refusal(qp, last, fault)))?;
         let nic = qp.context.nic()?;
         if self.wrs.is_empty() {
             return Ok(());

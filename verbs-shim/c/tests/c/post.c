@@ -107,12 +107,34 @@ static void full(void) {
     for (int i = 0; i < DEPTH; i++)
         IS(ibv_post_send(s.qp, &wr, &bad), 0);
     refused(&wr, ENOMEM);
+    /* There is looked for room before opcode and buffers are, and after flags. */
+    struct ibv_send_wr wrong[] = {wr, wr, wr, wr}, two = wr;
+    wrong[0].opcode = IBV_WR_RDMA_WRITE;
+    wrong[1].num_sge = 3;
+    wrong[2].num_sge = -1;
+    wrong[3].wr.ud.ah = NULL;
+    for (int i = 0; i < 4; i++) {
+        refused(&wrong[i], ENOMEM);
+        wrong[i].next = &two;
+        refused(&wrong[i], ENOMEM);
+        wrong[i].send_flags = 0;
+        refused(&wrong[i], EINVAL);
+    }
     ibv_wr_start(s.ex);
     s.ex->wr_flags = IBV_SEND_SIGNALED;
     ibv_wr_send(s.ex);
     ibv_wr_set_ud_addr(s.ex, ah, s.qp->qp_num, QKEY);
     ibv_wr_set_sge(s.ex, s.mr->lkey, (uintptr_t)s.mem, 16);
     IS(ibv_wr_complete(s.ex), ENOMEM);
+    struct ibv_sge many[4] = {sge, sge, sge, sge};
+    for (int flags = 0; flags <= IBV_SEND_SIGNALED; flags += IBV_SEND_SIGNALED) {
+        ibv_wr_start(s.ex);
+        s.ex->wr_flags = flags;
+        ibv_wr_send(s.ex);
+        ibv_wr_set_ud_addr(s.ex, ah, s.qp->qp_num, QKEY);
+        ibv_wr_set_sge_list(s.ex, 4, many);
+        IS(ibv_wr_complete(s.ex), flags ? ENOMEM : EINVAL);
+    }
     for (int i = 0; i < 2 * DEPTH; i++)
         IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
     IS(recv_at(&s, 7, 0, 64), 0);
