@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 use verbs_shim::Nic;
-use verbs_shim::Nic;
 use verbs_shim::counters::node_guid;
 use verbs_shim::lock::{self, Mutex};
 
