@@ -393,7 +393,7 @@ fn full_queues_refuse_until_completions_are_polled() {
 fn what_waits_for_a_silent_peer_holds_up_no_answer_to_another() {
     let config = Config { send_queue: 16, ..Config::default() };
     let mut world = World::with(3, options(), config, |_| Ram(vec![0; 1 << 20]));
-    let [busy, other] = [0, 2].map(|i| world.qp(i, |init| init.cap.send_wr = 4096));
+    let [busy, other] = [0, 2].map(|i| world.qp(i, |init| (init.cap.send_wr, init.inline_write) = (4096, false)));
     let (to_silent, to_busy) = (world.ah(0, 1), world.ah(2, 0));
     let [busy_keys, other_keys] = [0, 2].map(|i| world.mr(i));
     world.ah(0, 2);
