@@ -1,5 +1,7 @@
 //! The one table of options: environment variables, flags of `srd run`, help texts and `docs/options.md` all come from it.
 
+use std::fs::{self, File};
+use std::io::{Error, Read as _};
 use std::time::Duration;
 
 use srd_core::card::MAX_UNITS;
@@ -380,10 +382,13 @@ const MAX_SCHEDULE: u64 = 256 << 10;
 fn fault(text: &str) -> Parsed<FaultSpec> {
     let Some(path) = text.strip_prefix('@') else { return text.parse().map_err(|e| format!("makes no sense: {e}")) };
     let read = || {
-        use std::io::Read as _;
+        // Each process of a program reads it for itself, and a pipe would give it to the first one only.
+        if !fs::metadata(path)?.is_file() {
+            return Err(Error::other("it is no regular file, which every process can read from its beginning"));
+        }
         let mut text = String::new();
-        let size = std::fs::File::open(path)?.take(MAX_SCHEDULE + 1).read_to_string(&mut text)? as u64;
-        if size > MAX_SCHEDULE { Err(std::io::Error::other("it is longer than 256 KiB")) } else { Ok(text) }
+        let size = File::open(path)?.take(MAX_SCHEDULE + 1).read_to_string(&mut text)? as u64;
+        if size > MAX_SCHEDULE { Err(Error::other("it is longer than 256 KiB")) } else { Ok(text) }
     };
     let text = read().map_err(|e| format!("names a schedule that cannot be read: {e}"))?;
     text.parse().map_err(|e| format!("names a schedule that makes no sense: {e}"))

@@ -170,6 +170,12 @@ fn schedules_come_from_files() {
     assert_eq!(parse(&[("fault", &at)]).unwrap().fault.to_string(), "loss=500000ppm@1s-2s");
     std::fs::write(&file, vec![b'#'; 300 << 10]).unwrap();
     assert!(parse(&[("fault", &at)]).unwrap_err().to_string().contains("longer than 256 KiB"));
+    // A pipe is empty for the second reader; and without a writer, the first one would wait for ever.
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for at in [format!("@{}", pipe.display()), format!("@{}", dir.path().display())] {
+        assert!(parse(&[("fault", &at)]).unwrap_err().to_string().contains("it is no regular file"), "{at}");
+    }
 }
 
 #[test]
