@@ -10,7 +10,8 @@ use crate::{render, report};
 /// Options of `srd explain`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExplainArgs {
-    /// Number (vendor_err), name, ibv_wc_status name or libfabric error: 10, rnr, IBV_WC_RNR_RETRY_EXC_ERR, FI_ENORX
+    /// Number (vendor_err or ibv_wc_status), name, ibv_wc_status name or libfabric error: 10, 0xa, rnr,
+    /// IBV_WC_RNR_RETRY_EXC_ERR, FI_ENORX
     /// [default: all]
     #[arg(value_name = "STATUS")]
     status: Option<String>,
@@ -62,7 +63,7 @@ impl From<Status> for StatusReport {
 pub(crate) fn run(args: &ExplainArgs) -> Result<Exit> {
     let found = match &args.status {
         None => Status::all().collect(),
-        Some(text) => status::find(text),
+        Some(text) => status::meanings(text),
     };
     if found.is_empty() {
         let text = args.status.as_deref().unwrap_or_default();
@@ -89,7 +90,7 @@ fn overview(statuses: &[StatusReport]) -> String {
 }
 
 fn details(s: &StatusReport) -> String {
-    let mut text = format!("{} (status {})\n{}\n", s.name, s.status, s.meaning);
+    let mut text = format!("{} (vendor_err {}, verbs status {})\n{}\n", s.name, s.status, s.wc_status, s.meaning);
     for (title, lines) in [("usual causes", s.causes), ("what to do", s.remedies)] {
         if !lines.is_empty() {
             text += &format!("\n{title}:\n");
