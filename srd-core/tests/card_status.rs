@@ -657,6 +657,22 @@ fn receivers_are_not_ready_and_completions_shuffled_on_request() {
 }
 
 #[test]
+fn datagrams_are_lost_on_request() {
+    let mut options = options();
+    options.faults.rnr = Share::per_million(500_000);
+    let mut two = Two::with(options);
+    two.qpn = [0, 1].map(|i| two.world.qp(i, |init| (init.ty, init.ops) = (QpType::Ud, SendOps::default())));
+    for n in 0..100 {
+        two.recv(n, 0, 100);
+        two.send(n, 0, 10);
+        assert_eq!(two.wait(0).status, Status::Ok);
+    }
+    two.world.run(Span::from_millis(100));
+    let got = std::iter::from_fn(|| two.world.poll(1)).count();
+    assert!((20..80).contains(&got), "{got} of 100 arrived");
+}
+
+#[test]
 fn packets_of_a_dead_process_never_reach_its_successor_or_its_peers() {
     let mut two = Two::new();
     two.assert_usable();
