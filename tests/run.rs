@@ -668,6 +668,14 @@ fn the_real_library_from_run_to_stat() {
     let warning = "WARN SRD_PATH is no option of srd; do you mean SRD_PATHS?";
     assert_eq!(done.stderr.matches(warning).count(), 1, "{done:?}");
 
+    // Nor does a program end because it may not write files: it has no counters then.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_srd")]).args(&run_it);
+    limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let done = output(limited);
+    assert_eq!((done.code, done.stdout.trim_end()), (Some(0), "rdmap0s6 rdmap1s6"), "{done:?}");
+    assert!(done.stderr.contains("counters are not published") && done.stderr.contains("ulimit -f"), "{done:?}");
+
     // Options that make no sense never get as far as the program; without 'srd run', the library tells.
     let mut bare = Command::new(&program);
     bare.env("LD_LIBRARY_PATH", shop.at("links")).env("SRD_PATHS", "0").env("SRD_RUNTIME_DIR", &runtime);

@@ -8,6 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use verbs_shim::Options;
+use verbs_shim::limit::may_write;
 
 use super::elf::Elf;
 use super::standin;
@@ -84,6 +85,7 @@ fn stand_in_path(links: &Path, name: &str) -> PathBuf {
 }
 
 fn stand_in(links: &Path, name: &str, versions: &[String]) -> io::Result<()> {
+    may_write()?;
     let path = stand_in_path(links, name);
     fs::create_dir_all(links.join("stand-in"))?;
     let fresh = path.with_extension(format!("{}.new", std::process::id()));

@@ -9,11 +9,10 @@ use nix::fcntl::OFlag;
 
 use super::Values;
 use super::sysfs::Identity;
+use crate::limit::{MAX_FILE, may_write};
 
 /// First line of every file.
 const TITLE: &str = "srd counters 1";
-/// No file is longer.
-const MAX_LEN: u64 = 16 << 10;
 /// The end of file names.
 pub(super) const SUFFIX: &str = ".counters";
 /// The beginning of the names of files with what was counted before.
@@ -95,6 +94,7 @@ impl Record {
 
     /// Replaces a file as a whole.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        may_write()?;
         let Record { pid, started, namespace, command, identity, values } = self;
         let Identity { device, part_id, gbps, fw_ver, addr, units } = identity;
         let fw = fw_ver.map(|n| n.to_string()).join(".");
@@ -121,7 +121,7 @@ impl Record {
             return Err(io::Error::other("no file"));
         }
         let mut text = String::new();
-        file.take(MAX_LEN).read_to_string(&mut text)?;
+        file.take(MAX_FILE).read_to_string(&mut text)?;
         Record::parse(&text).ok_or_else(|| io::Error::other("no file of counters"))
     }
 

@@ -9,6 +9,7 @@ use std::path::Path;
 use srd_core::card::Gid;
 
 use super::{DEVICE, PORT, Values};
+use crate::limit::may_write;
 use crate::link::Link;
 use crate::nic::NicConfig;
 
@@ -136,6 +137,7 @@ fn groups(bytes: &[u8]) -> String {
 
 /// Writes a short text in one go over what is there, so that whoever reads meanwhile sees one or the other.
 fn put(path: &Path, text: &str) -> io::Result<()> {
+    may_write()?;
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
