@@ -203,6 +203,13 @@ impl Options {
             Gid::with_units(SocketAddr::new(at.ip(), at.port().max(1)), self.pus)
                 .map_err(|e| OptionError(format!("{} and {} do not go together: {e}", shown("addr"), shown("pus"))))?;
         }
+        if let Some((one, other)) = self.overlap() {
+            let each = if self.pus == 1 { String::new() } else { format!(" ({} ports each)", self.pus) };
+            return wrong(format!(
+                "{} has {one} and {other}{each}, which overlap: give them other ports",
+                shown("addr")
+            ));
+        }
         if self.path_pool.is_some_and(|pool| pool < self.paths) {
             return wrong(format!(
                 "{} is less than the {} paths that are drawn from it; raise it",
@@ -222,6 +229,18 @@ impl Options {
         }
         self.config(false).check()?;
         Ok(())
+    }
+
+    /// Two addresses that would have a port in common.
+    fn overlap(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let fixed = self.addrs.iter().filter_map(|addr| match addr {
+            Addr::At(at) if at.port() != 0 => Some(*at),
+            _ => None,
+        });
+        let mut fixed: Vec<SocketAddr> = fixed.collect();
+        fixed.sort();
+        let near = |pair: &&[SocketAddr]| pair[0].ip() == pair[1].ip() && pair[1].port() - pair[0].port() < self.pus;
+        fixed.windows(2).find(near).map(|pair| (pair[0], pair[1]))
     }
 
     fn device_count(&self) -> usize {

@@ -119,6 +119,11 @@ fn errors_name_the_option_the_value_and_what_to_do() {
             "--devices 1 is less than there are addresses: 2 in --addr 10.0.0.1,10.0.0.2",
         ),
         (&[("addr", "10.0.0.1:5"), ("devices", "2")], "cannot share a port"),
+        (&[("addr", "10.0.0.1:5000,::1,10.0.0.1:5000")], "10.0.0.1:5000 and 10.0.0.1:5000, which overlap"),
+        (
+            &[("addr", "10.0.0.1:5002,10.0.0.2:5001,10.0.0.1:5000"), ("pus", "4")],
+            "10.0.0.1:5000 and 10.0.0.1:5002 (4 ports each), which overlap",
+        ),
         (&[("paths", "100"), ("path-pool", "99")], "--path-pool 99 is less than the 100 paths"),
         (&[("ports", "1000-1063")], "--ports 1000-1063 has 64 ports, but a device needs 65"),
         (&[("ports", "1000-1064"), ("devices", "3")], "but 3 devices need 195"),
@@ -144,6 +149,15 @@ fn errors_name_the_option_the_value_and_what_to_do() {
     let ports = |o: &Opt| Ok((o.name == "ports").then(|| (Source::Environment, "40000-40010".to_owned())));
     let error = Options::parse(ports).unwrap_err();
     assert!(error.to_string().starts_with("SRD_PORTS=40000-40010 has 11 ports"), "{error}");
+}
+
+#[test]
+fn addresses_that_do_not_overlap() {
+    for (addr, pus) in
+        [("10.0.0.1:5000,10.0.0.1:5001", "1"), ("10.0.0.1:5004,10.0.0.2:5000,10.0.0.1:5000", "4"), ("::1,::1", "1")]
+    {
+        assert!(parse(&[("addr", addr), ("pus", pus)]).is_ok(), "{addr}");
+    }
 }
 
 #[test]
