@@ -317,7 +317,9 @@ fn run_says_soon_why_it_cannot() {
     fails(&["run", "--library", &text, "--", "true"], 3, &["no library"]);
     fails(&["run", "--library", &library, "--addr", "192.0.2.77", "--", "true"], 3, &["not an address of this host"]);
     fails(&["run", "--library", &library, "--addr", "no-such-if", "--", "true"], 3, &["no interface of this host"]);
-    let each = began.elapsed() / (cases.len() as u32 + 4);
+    let broadcast = ["run", "--library", &library, "--addr", "127.255.255.255", "--", "true"];
+    fails(&broadcast, 3, &["127.255.255.255, which is the broadcast address"]);
+    let each = began.elapsed() / (cases.len() as u32 + 5);
     assert!(each < Duration::from_secs(2), "{each:?} for each");
 }
 

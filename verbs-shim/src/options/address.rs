@@ -53,6 +53,10 @@ impl Addr {
     /// There is no such interface, or it has no suitable address: the end of a sentence.
     pub fn resolve(&self) -> Parsed<SocketAddr> {
         match self {
+            Addr::At(addr) if is_broadcast(addr.ip()) => Err(format!(
+                "has {}, which is the broadcast address of a network; 'ip addr' lists addresses",
+                addr.ip()
+            )),
             Addr::At(addr) => Ok(*addr),
             Addr::Of(name) => {
                 let all = interfaces();
@@ -76,6 +80,17 @@ pub fn main_address() -> IpAddr {
     let other =
         || interfaces().into_iter().filter(|i| !i.loopback).filter_map(|i| i.usable()).min_by_key(IpAddr::is_ipv6);
     routed.or_else(other).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// Whether the kernel takes an address for that of all hosts of a network: sockets may be bound to it, but need leave to
+/// send there. Nothing is sent.
+fn is_broadcast(ip: IpAddr) -> bool {
+    let connects = |broadcast: bool| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.set_broadcast(broadcast)?;
+        socket.connect((ip, 9))
+    };
+    ip.is_ipv4() && connects(false).is_err() && connects(true).is_ok()
 }
 
 /// The address from which packets to the outside leave. Nothing is sent.
@@ -140,6 +155,17 @@ mod tests {
         ] {
             let error = list(text).expect_err(text);
             assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn broadcast_addresses_are_no_devices() {
+        let resolve = |text: &str| parse(text).unwrap().resolve();
+        let error = resolve("127.255.255.255:7").unwrap_err();
+        assert!(error.contains("127.255.255.255, which is the broadcast address"), "{error}");
+        // Whether they are this host's is seen when the device is opened.
+        for text in ["127.0.0.1", "127.1.2.3:4000", "::1", "192.0.2.77"] {
+            assert!(resolve(text).is_ok(), "{text}");
         }
     }
 
