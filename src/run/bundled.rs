@@ -24,29 +24,35 @@ pub(super) fn is_renamed(name: &str) -> bool {
     })
 }
 
-/// Names of renamed copies that a program may ask for: it itself, or modules that are installed where it looks.
-pub(super) fn names(elf: &Elf, program: &Path) -> BTreeSet<String> {
+/// Names of renamed copies that a program may ask for: it itself, or modules that are installed where it looks, or where
+/// a Python that it starts does. `command` is what was asked for, `program` what the kernel runs for that: its
+/// interpreter, if it is a script.
+pub(super) fn names(elf: &Elf, command: &Path, program: &Path) -> BTreeSet<String> {
     let mut found: BTreeSet<String> = elf.needed.iter().filter(|n| is_renamed(n)).cloned().collect();
-    let is_python = program.file_name().is_some_and(|n| n.to_string_lossy().starts_with("python"));
-    if is_python {
-        for libs in environments(program).iter().flat_map(|lib| library_dirs(lib)) {
-            let names = list(&libs).filter_map(|p| p.file_name()?.to_str().map(str::to_owned));
-            found.extend(names.filter(|n| is_renamed(n)));
-        }
+    let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let is_python = |p: &&Path| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("python"));
+    let pythons = [command, program].into_iter().filter(is_python);
+    let prefixes: BTreeSet<PathBuf> = active.chain(pythons.flat_map(prefixes)).collect();
+    let libs = prefixes.iter().flat_map(|p| [p.join("lib"), p.join("local/lib")]);
+    for dir in libs.flat_map(|lib| library_dirs(&lib)) {
+        let names = list(&dir).filter_map(|p| p.file_name()?.to_str().map(str::to_owned));
+        found.extend(names.filter(|n| is_renamed(n)));
     }
     found
 }
 
-/// `lib` directories of Python environments: that of the interpreter, of the active environment, and of the user.
-fn environments(python: &Path) -> Vec<PathBuf> {
-    let prefix = |p: &Path| p.parent().and_then(Path::parent).map(Path::to_owned);
-    let variables = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+/// Where modules of a Python are: in its own environment, and in that of the user.
+fn prefixes(python: &Path) -> BTreeSet<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local"));
     // The interpreter of an environment is a link to another one's, whose modules may count, too.
     let real = fs::canonicalize(python).ok();
-    let own = [Some(python), real.as_deref()].into_iter().flatten().filter_map(prefix);
-    let all: BTreeSet<PathBuf> = own.chain(variables).chain(home).collect();
-    all.into_iter().flat_map(|p| [p.join("lib"), p.join("local/lib")]).collect()
+    let prefix = |p: &Path| p.parent().and_then(Path::parent).map(Path::to_owned);
+    let mut found: BTreeSet<PathBuf> =
+        [Some(python), real.as_deref()].into_iter().flatten().filter_map(prefix).collect();
+    // That of pyenv is a script, which chooses one of these.
+    let versions: Vec<PathBuf> = found.iter().flat_map(|p| list(&p.join("versions")).collect::<Vec<_>>()).collect();
+    found.extend(versions.into_iter().chain(home));
+    found
 }
 
 /// The directories of libraries that wheels brought: `python3*/site-packages/*.libs`.
@@ -91,10 +97,18 @@ mod tests {
         for name in ["libibverbs-1a2b.so.1", "libefa-3c4d.so.1", "libucp-5e6f.so.0"] {
             fs::write(libs.join(name), "").expect("write");
         }
-        let found = names(&Elf::default(), &dir.path().join("bin/python3"));
-        let ours: Vec<_> =
-            found.iter().filter(|n| n.contains("1a2b") || n.contains("3c4d") || n.contains("5e6f")).collect();
-        assert_eq!(ours, ["libefa-3c4d.so.1", "libibverbs-1a2b.so.1"]);
-        assert!(!names(&Elf::default(), &dir.path().join("bin/perl")).contains("libefa-3c4d.so.1"));
+        // Also if the command is a script that looks for one, as that of pyenv.
+        let [python, bash] = ["bin/python3", "bin/bash"].map(|name| dir.path().join(name));
+        let versions = dir.path().join("pyenv/versions");
+        fs::create_dir_all(&versions).expect("create");
+        std::os::unix::fs::symlink(dir.path(), versions.join("3.11.9")).expect("link");
+        let shim = dir.path().join("pyenv/shims/python3");
+        for (command, program) in [(&python, &python), (&shim, &bash)] {
+            let found = names(&Elf::default(), command, program);
+            let ours: Vec<_> =
+                found.iter().filter(|n| n.contains("1a2b") || n.contains("3c4d") || n.contains("5e6f")).collect();
+            assert_eq!(ours, ["libefa-3c4d.so.1", "libibverbs-1a2b.so.1"], "{command:?}");
+        }
+        assert!(!names(&Elf::default(), &bash, &bash).contains("libefa-3c4d.so.1"));
     }
 }

@@ -58,9 +58,9 @@ fn is_executable(path: &Path) -> bool {
 
 impl Program {
     /// Looks at the file of a program, and at the interpreter if it is a script.
-    pub(crate) fn examine(path: &Path) -> Program {
+    pub(crate) fn examine(command: &Path) -> Program {
         let mut program = Program::default();
-        let mut path = path.to_owned();
+        let mut path = command.to_owned();
         for _ in 0..MAX_INTERPRETERS {
             match interpreter(&path) {
                 Some(next) => path = next,
@@ -86,7 +86,7 @@ impl Program {
                 "{name} {why}: the loader ignores LD_LIBRARY_PATH, and it will not get the library; run a copy without that"
             ));
         }
-        program.also = bundled::names(&elf, &path);
+        program.also = bundled::names(&elf, command, &path);
         // A directory that is built in counts before ours.
         let origin = path.parent().unwrap_or(Path::new("/"));
         for dir in &elf.rpath {
