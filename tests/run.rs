@@ -268,6 +268,11 @@ fn run_warns_of_launchers_and_misspelt_variables() {
     let done = output(command);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.stderr.contains("other hosts") && done.stderr.contains("do you mean SRD_PEER_TIMEOUT?"), "{done:?}");
+    // A launcher that becomes another user, who has no way to the links.
+    let runuser = shop.at("runuser");
+    symlink("/bin/true", &runuser).expect("link");
+    let done = output(shop.run(&[], &[runuser.to_str().expect("UTF-8"), "-u", "nobody", "program"]));
+    assert!(done.code == Some(0) && done.stderr.contains("'runuser ... srd run -- PROGRAM'"), "{done:?}");
 }
 
 #[test]

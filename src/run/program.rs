@@ -30,6 +30,9 @@ const MAX_SHEBANG: usize = 256;
 /// Programs that start others on other hosts.
 const LAUNCHERS: [&str; 6] = ["mpirun", "mpiexec", "orterun", "prterun", "srun", "mpiexec.hydra"];
 
+/// Programs that start others as another user.
+const OTHER_USERS: [&str; 5] = ["runuser", "setpriv", "su", "sudo", "doas"];
+
 /// The file that `command` names: a path, or a name to look for in `PATH`.
 pub(crate) fn find(command: &OsStr) -> Result<PathBuf> {
     let name = command.to_string_lossy();
@@ -104,9 +107,15 @@ pub(crate) fn is_dynamic(path: &Path) -> bool {
     Elf::read(path).is_some_and(|elf| elf.native && elf.loader.is_some())
 }
 
-/// What to know when `command` starts programs on other hosts with these arguments.
+/// What to know when `command` starts programs on other hosts with these arguments, or as another user.
 pub(crate) fn launcher_hint(command: &Path, args: &[std::ffi::OsString]) -> Option<String> {
     let name = command.file_name()?.to_str()?;
+    if OTHER_USERS.contains(&name) {
+        return Some(format!(
+            "{name} may take the library from the program: another user cannot read our links to it, and the environment \
+             may not be passed on; '{name} ... srd run -- PROGRAM' works"
+        ));
+    }
     let remote = ["-H", "--host", "-host", "--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f"];
     let elsewhere = name == "srun" || args.iter().any(|a| remote.iter().any(|r| a == r));
     (LAUNCHERS.contains(&name) && elsewhere).then(|| {
@@ -173,5 +182,7 @@ mod tests {
         assert!(launcher_hint(mpirun, &args(&["-H", "a,b", "prog"])).is_some());
         assert!(launcher_hint(mpirun, &args(&["-n", "2", "prog"])).is_none());
         assert!(launcher_hint(Path::new("/bin/ls"), &args(&["-H"])).is_none());
+        let hint = launcher_hint(Path::new("/usr/sbin/runuser"), &args(&["-u", "nobody", "prog"])).expect("a hint");
+        assert!(hint.contains("'runuser ... srd run -- PROGRAM'"), "{hint}");
     }
 }
