@@ -438,6 +438,18 @@ fn doctor_finds_what_is_wrong() {
     let output = run(&[&good[..], &ports].concat());
     assert_eq!(output.code, Some(1), "{output:?}");
     assert_eq!(finding(&output.json(), "ports")["state"], Value::from("fail"), "{output:?}");
+    // One of the ports is taken, so that they do not suffice. Free ones next to each other may be hard to find.
+    let pair = (20_000..30_000).step_by(2).find_map(|first: u16| {
+        let both = [first, first + 1].map(|port| UdpSocket::bind(("127.0.0.1", port)));
+        let [Ok(one), Ok(_)] = both else { return None };
+        Some((first, one))
+    });
+    let (first, _one) = pair.expect("two free ports");
+    let ports = ["--paths", "1", "--path-pool", "1", "--ports", &format!("{first}-{}", first + 1)];
+    let report = run(&[&good[..], &ports].concat()).json();
+    let ports = finding(&report, "ports");
+    assert_eq!(ports["state"], Value::from("warn"), "{report:#}");
+    assert!(ports["found"].to_string().contains(&format!("1 of UDP {first} to {} are free", first + 1)), "{ports}");
     for (options, says) in [
         (&["--ports", "40000-40064", "--devices", "3"][..], "3 devices need 195"),
         (&["--log-file", "/no/such/dir"], "cannot be written"),

@@ -1,5 +1,6 @@
 //! The network: addresses, offloads, buffers, firewalls, equal-cost paths.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
@@ -153,13 +154,22 @@ fn ports(options: &Options, devices: &[NicConfig]) -> Finding {
         let (first, last) = (range.start(), range.end());
         // AF_XDP is looked at elsewhere.
         let open = |device: &NicConfig| devices::open(NicConfig { driver: DriverChoice::Udp, ..device.clone() });
-        return match devices.iter().map(open).collect::<Result<Vec<_>, _>>() {
-            Ok(_) => {
-                let processes = plural(range.len() / need, "process", "processes");
-                Finding::ok("ports", format!("UDP {first} to {last}: enough for {processes}"))
-            }
-            Err(fault) => Finding::fail("ports", fault.to_string(), "choose another range with --ports (SRD_PORTS)"),
-        };
+        let opened = devices.iter().map(open).collect::<Result<Vec<_>, _>>().map(drop);
+        if let Err(fault) = opened {
+            return Finding::fail("ports", fault.to_string(), "choose another range with --ports (SRD_PORTS)");
+        }
+        let ips: BTreeSet<IpAddr> = devices.iter().map(|device| device.addr.ip()).collect();
+        let is_free = |port: &u16| ips.iter().all(|&ip| UdpSocket::bind((ip, *port)).is_ok());
+        let free = range.clone().filter(is_free).count();
+        if free < need {
+            let found = format!(
+                "{free} of UDP {first} to {last} are free, and a process wants {need}: it would have fewer paths"
+            );
+            let remedy = "stop what uses them ('ss -lun'), or choose another range with --ports (SRD_PORTS)";
+            return Finding::warn("ports", found, remedy);
+        }
+        let processes = plural(free / need, "process", "processes");
+        return Finding::ok("ports", format!("{free} of UDP {first} to {last} are free: enough for {processes}"));
     }
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let limits: Vec<usize> = text.split_whitespace().filter_map(|n| n.parse().ok()).collect();
