@@ -497,7 +497,12 @@ fn doctor_looks_at_the_program() {
     fs::write(&script, format!("#!/bin/sh\ntouch {trace}\n")).expect("write");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
     assert_eq!(finding(&doctor(&script), "program")["state"], Value::from("ok"));
+    // Without a first line that names one, a shell runs it.
+    fs::write(&script, format!("touch {trace}\n")).expect("write");
+    assert_eq!(finding(&doctor(&script), "program")["state"], Value::from("ok"));
     assert!(!Path::new(&trace).exists());
+    let done = output(shop.run(&[], &[script.to_str().expect("UTF-8")]));
+    assert_eq!((done.code, done.stderr.as_str(), Path::new(&trace).exists()), (Some(0), "", true), "{done:?}");
 }
 
 #[test]

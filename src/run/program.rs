@@ -125,11 +125,13 @@ pub(crate) fn launcher_hint(command: &Path, args: &[std::ffi::OsString]) -> Opti
     })
 }
 
-/// The interpreter of a script, `env` looked through.
+/// The interpreter of a script, `env` looked through. A text that names none is for the shell.
 fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut line = Vec::new();
     File::open(path).ok()?.take(MAX_SHEBANG as u64).read_to_end(&mut line).ok()?;
-    let line = line.strip_prefix(b"#!")?;
+    let Some(line) = line.strip_prefix(b"#!") else {
+        return (!line.contains(&0)).then(|| PathBuf::from("/bin/sh"));
+    };
     let line = String::from_utf8_lossy(line.split(|&b| b == b'\n').next()?).into_owned();
     let mut words = line.split_whitespace();
     let first = PathBuf::from(words.next()?);
@@ -167,7 +169,8 @@ mod tests {
             ("#!/usr/bin/env sh", Some("sh")),
             ("#!/usr/bin/env -S A=1 sh -e", Some("sh")),
             ("#!", None),
-            ("echo", None),
+            ("echo", Some("sh")),
+            ("\x7fELF\0", None),
         ] {
             fs::write(&script, format!("{line}\nexit\n")).expect("write");
             let found = interpreter(&script);
