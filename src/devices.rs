@@ -1,5 +1,10 @@
 //! `srd devices`: what a program would see. Opens each device for a moment.
 
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
 use clap::Args;
 use serde::Serialize;
 use verbs_shim::options::CAPS;
@@ -78,6 +83,32 @@ struct Limits {
 /// Amazon's.
 const VENDOR_ID: u32 = 0x1d0f;
 
+/// What to do where a host's datagrams to itself do not arrive.
+pub(crate) const LOOPBACK: &str =
+    "bring the loopback interface up (ip link set lo up), or let a firewall pass UDP there";
+/// A datagram to ourselves that is not there by then has been dropped.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Whether datagrams from an address of this host arrive there.
+///
+/// # Errors
+/// There is no socket to try it with.
+pub(crate) fn reaches_itself(ip: IpAddr) -> io::Result<bool> {
+    let (from, to) = (UdpSocket::bind((ip, 0))?, UdpSocket::bind((ip, 0))?);
+    to.set_read_timeout(Some(PATIENCE))?;
+    let to_itself = to.local_addr()?;
+    let exchange = || from.send_to(b"srd", to_itself).and_then(|_| to.recv(&mut [0; 8]));
+    Ok(exchange().is_ok_and(|n| n == 3))
+}
+
+/// Tells if processes of this host would not reach each other: of one address only, to be quick.
+pub(crate) fn warn_of_silence(devices: &[NicConfig]) {
+    let ips: BTreeSet<IpAddr> = devices.iter().map(|device| device.addr.ip()).collect();
+    if let Some(ip) = ips.into_iter().find(|&ip| matches!(reaches_itself(ip), Ok(false))) {
+        render::note(&format!("srd: warning: UDP from {ip} to itself does not arrive; {LOOPBACK}"));
+    }
+}
+
 /// Opens a device as a program would, but for its counters: nothing will be counted.
 pub(crate) fn open(config: NicConfig) -> Result<Nic> {
     let name = config.name.clone();
@@ -133,6 +164,7 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<Exit> {
     // So no place for them is looked for.
     let options = Options { counters: false, ..args.device.options()? };
     let configs = options.devices().map_err(|e| Fault::new(Exit::Setup, e))?;
+    warn_of_silence(&configs);
     let devices: Vec<DeviceReport> = configs.into_iter().map(DeviceReport::new).collect::<Result<_>>()?;
     if args.json {
         render::json(&DevicesReport { ok: true, devices })?;

@@ -328,6 +328,41 @@ fn run_says_soon_why_it_cannot() {
     assert!(each < Duration::from_secs(2), "{each:?} for each");
 }
 
+/// A shell in name spaces of its own, with the network and the mounts to itself; `None` where that is not permitted.
+fn apart(script: &str) -> Option<Output> {
+    let shell = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-r", "-n", "-m", "sh", "-ec", script]).env_remove("LD_PRELOAD").env_remove("SRD_LIBRARY");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().ok().map(finish)
+    };
+    if shell("ip link set lo up").is_none_or(|done| done.code != Some(0)) {
+        eprintln!("skipped: needs unshare -r -n -m (name spaces of users, networks and mounts) and ip");
+        return None;
+    }
+    shell(script)
+}
+
+#[test]
+fn loopback_that_is_down_is_told_at_once() {
+    let shop = Workshop::new();
+    let srd = env!("CARGO_BIN_EXE_srd");
+    let options =
+        format!("--addr 127.0.0.1 --library {} --runtime-dir {}", shop.text("libsrd_verbs.so"), shop.text("r"));
+    for command in [format!("devices {options}"), format!("run {options} -- echo")] {
+        for (state, told) in [("up", false), ("down", true)] {
+            let script = format!("ip link set lo up; ip link set lo {state}; exec {srd} {command}");
+            let Some(done) = apart(&script) else { return };
+            assert_eq!(done.code, Some(0), "{done:?}");
+            assert_eq!(
+                done.stderr.contains("127.0.0.1 to itself does not arrive; bring the loopback"),
+                told,
+                "{done:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn devices_are_what_was_asked_for() {
     let output = run(&["devices", "--addr", "127.0.0.1,127.0.0.2", "--profile", "efa2", "--max-ah", "64", "--json"]);
@@ -450,6 +485,12 @@ fn doctor_finds_what_is_wrong() {
     let ports = finding(&report, "ports");
     assert_eq!(ports["state"], Value::from("warn"), "{report:#}");
     assert!(ports["found"].to_string().contains(&format!("1 of UDP {first} to {} are free", first + 1)), "{ports}");
+    // Nor do files, which has nothing to do with the network.
+    let mut few = Command::new("sh");
+    few.args(["-c", "ulimit -n 6; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_srd")]).args(good);
+    few.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let report = self::output(few).json();
+    assert!(finding(&report, "address")["remedy"].to_string().contains("ulimit -n"), "{report:#}");
     for (options, says) in [
         (&["--ports", "40000-40064", "--devices", "3"][..], "3 devices need 195"),
         (&["--log-file", "/no/such/dir"], "cannot be written"),

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
-use srd::udp::{UdpDriver, UdpOptions};
+use srd::udp::{BindError, UdpDriver, UdpOptions};
 use srd::xdp::{DriverChoice, Prospect, probe};
 use verbs_shim::{NicConfig, Options};
 
@@ -14,8 +13,8 @@ use super::{Finding, tool};
 use crate::devices;
 use crate::units::{memory, plural};
 
-/// A datagram to ourselves that is not there by then has been dropped.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// What to do where no socket can be opened.
+const DESCRIPTORS: &str = "raise the limit of open files (ulimit -n)";
 
 pub(super) fn check(options: &Options) -> Vec<Finding> {
     // The directory for counters is looked at elsewhere.
@@ -50,14 +49,20 @@ fn address(device: &NicConfig) -> Result<(UdpDriver, Finding), Finding> {
     let ip = device.addr.ip();
     let options = UdpOptions { source_port_range: None, ..device.udp.clone() };
     let driver = UdpDriver::bind(SocketAddr::new(ip, 0), options).map_err(|e| {
-        Finding::fail("address", format!("{}: {e}", device.name), "choose another with --addr (SRD_ADDR)")
+        let other = "choose another with --addr (SRD_ADDR)";
+        let remedy = if matches!(e, BindError::Descriptors) { DESCRIPTORS } else { other };
+        Finding::fail("address", format!("{}: {e}", device.name), remedy)
     })?;
-    if !reaches_itself(ip) {
-        return Err(Finding::fail(
-            "address",
-            format!("{}: UDP from {ip} to itself does not arrive", device.name),
-            "let a firewall pass UDP on the loopback interface, or bring it up: ip link set lo up",
-        ));
+    match devices::reaches_itself(ip) {
+        Ok(true) => {}
+        Ok(false) => {
+            let found = format!("{}: UDP from {ip} to itself does not arrive", device.name);
+            return Err(Finding::fail("address", found, devices::LOOPBACK));
+        }
+        Err(e) => {
+            let found = format!("{}: no socket to try {ip} with: {e}", device.name);
+            return Err(Finding::fail("address", found, DESCRIPTORS));
+        }
     }
     let fixed = device.addr.port();
     let is_taken = |port: &u16| UdpSocket::bind((ip, *port)).is_err();
@@ -76,16 +81,6 @@ fn address(device: &NicConfig) -> Result<(UdpDriver, Finding), Finding> {
         Finding::ok("address", format!("{} is at {ip}", device.name))
     };
     Ok((driver, finding))
-}
-
-fn reaches_itself(ip: IpAddr) -> bool {
-    let exchange = || {
-        let (from, to) = (UdpSocket::bind((ip, 0))?, UdpSocket::bind((ip, 0))?);
-        to.set_read_timeout(Some(PATIENCE))?;
-        from.send_to(b"srd doctor", to.local_addr()?)?;
-        to.recv(&mut [0; 16])
-    };
-    exchange().is_ok_and(|n| n == 10)
 }
 
 fn offloads(driver: &UdpDriver, options: &UdpOptions) -> Vec<Finding> {

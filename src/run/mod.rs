@@ -56,6 +56,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     options.runtime_dir().map_err(|e| Fault::new(Exit::Setup, e))?;
     // A device that cannot be opened is told at once, and not by the program in its own way.
     let devices = options.devices().map_err(|e| Fault::new(Exit::Setup, e))?;
+    devices::warn_of_silence(&devices);
     devices.into_iter().try_for_each(|device| devices::open(device).map(drop))?;
     let Some((command, rest)) = args.command.split_first() else {
         return print(&variables(args, &options, &library, Program::default().also)?);
