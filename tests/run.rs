@@ -544,6 +544,17 @@ fn doctor_looks_at_the_program() {
     assert!(!Path::new(&trace).exists());
     let done = output(shop.run(&[], &[script.to_str().expect("UTF-8")]));
     assert_eq!((done.code, done.stderr.as_str(), Path::new(&trace).exists()), (Some(0), "", true), "{done:?}");
+
+    // A library that is loaded in advance wins.
+    let program = shop.program("program", "host/libibverbs.so.1", &[]);
+    let fixed = ["doctor", "--library", &library, "--runtime-dir", &runtime, "--addr", "127.0.0.1", "--json", "--"];
+    let mut command = command(&[&fixed[..], &[program.to_str().expect("UTF-8")]].concat());
+    command.env("LD_PRELOAD", shop.at("host/libibverbs.so.1"));
+    let report = output(command).json();
+    let program = finding(&report, "program");
+    assert_eq!(program["state"], Value::from("fail"), "{report:#}");
+    assert!(program["found"].to_string().contains("host/libibverbs.so.1"), "{report:#}");
+    assert_eq!(program["remedy"], Value::from("take it out of LD_PRELOAD"), "{report:#}");
 }
 
 #[test]

@@ -79,8 +79,12 @@ fn loaded(path: &Path, links: &Path) -> Finding {
             format!("{} is a script; its interpreter can be given the library", path.display()),
         );
     };
-    let ours = |line: &&str| ["libibverbs", "libefa"].iter().any(|name| line.trim_start().starts_with(name));
-    let lines: Vec<_> = listing.lines().filter(ours).map(str::trim).collect();
+    // What is loaded in advance stands there by its path.
+    let is_verbs = |line: &&str| {
+        let file = line.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+        ["libibverbs", "libefa"].iter().any(|name| file.starts_with(name))
+    };
+    let lines: Vec<_> = listing.lines().filter(is_verbs).map(str::trim).collect();
     let missing: Vec<_> = listing.lines().filter(|l| l.contains("not found")).map(str::trim).collect();
     if !missing.is_empty() {
         let remedy = "install what is missing; a version that is not found needs a newer library";
@@ -88,7 +92,9 @@ fn loaded(path: &Path, links: &Path) -> Finding {
     }
     match lines.iter().find(|l| !l.contains(&*links.to_string_lossy())) {
         Some(other) => {
-            Finding::fail("program", format!("it would get another library: {other}"), "srd run --also NAME")
+            let advance = std::env::var_os("LD_PRELOAD").is_some() && other.starts_with('/');
+            let remedy = if advance { "take it out of LD_PRELOAD" } else { "srd run --also NAME" };
+            Finding::fail("program", format!("it would get another library: {other}"), remedy)
         }
         None if lines.is_empty() => Finding::ok(
             "program",
