@@ -344,6 +344,15 @@ fn apart(script: &str) -> Option<Output> {
 }
 
 #[test]
+fn run_works_without_proc_if_it_is_told_the_library() {
+    let srd = env!("CARGO_BIN_EXE_srd");
+    let Some(done) = apart(&format!("mount -t tmpfs none /proc; exec {srd} run --addr 127.0.0.1 -- true")) else {
+        return;
+    };
+    done.fails(3, &["cannot tell where this command is", "--library FILE (SRD_LIBRARY)"]);
+}
+
+#[test]
 fn loopback_that_is_down_is_told_at_once() {
     let shop = Workshop::new();
     let srd = env!("CARGO_BIN_EXE_srd");

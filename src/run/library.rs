@@ -16,6 +16,8 @@ use crate::exit::{Exit, Fault, Result};
 
 /// Its file name.
 const NAME: &str = "libsrd_verbs.so";
+/// What helps where it cannot be found.
+const NAMED: &str = "name it with --library FILE (SRD_LIBRARY)";
 /// The names under which programs ask for it: at start, and at run time (`dlopen`).
 const LINKS: [&str; 4] = ["libibverbs.so.1", "libibverbs.so", "libefa.so.1", "libefa.so"];
 
@@ -38,13 +40,13 @@ pub(crate) fn find(options: &Options) -> Result<PathBuf> {
 
 fn beside() -> Result<PathBuf> {
     let own = std::env::current_exe()
-        .map_err(|e| Fault::new(Exit::Setup, anyhow::Error::new(e).context("cannot tell where this command is")))?;
+        .map_err(|e| Fault::setup(format_args!("cannot tell where this command is: {e}; {NAMED}")))?;
     let dir = own.parent().unwrap_or(Path::new("/"));
     let places = [dir.join(NAME), dir.join("../lib").join(NAME)];
     let found = places.iter().find(|p| p.exists());
     found.cloned().ok_or_else(|| {
         Fault::setup(format_args!(
-            "cannot find {NAME} beside {} or in ../lib; build it with './x build', or name it with --library FILE",
+            "cannot find {NAME} beside {} or in ../lib; build it with './x build', or {NAMED}",
             own.display()
         ))
     })

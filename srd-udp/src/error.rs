@@ -11,7 +11,7 @@ pub enum BindError {
     #[error("UDP port {} of {} is in use; stop the program that uses it (see `ss -lunp`) or choose another port", .0.port(), .0.ip())]
     InUse(SocketAddr),
     /// `EADDRNOTAVAIL`.
-    #[error("{} is not an address of this host; choose one that `ip addr` lists, or an unspecified one", .0.ip())]
+    #[error("{} is not an address of this host; choose one that `ip addr` lists", .0.ip())]
     NotLocal(SocketAddr),
     /// `EACCES` or `EPERM`.
     #[error("no permission to use {0}; ports below 1024 need root or CAP_NET_BIND_SERVICE")]
