@@ -241,8 +241,8 @@ impl Pu {
         let _whole = NoCancel::begin();
         let info = trouble.status.info();
         let addr = trouble.gid.addr().map_or_else(|| "unknown".to_owned(), |a| a.to_string());
-        let paths = trouble.peer.map_or_else(String::new, |peer| {
-            let stats = engine.endpoint.peer_stats(peer);
+        let stats = trouble.peer.map(|peer| engine.endpoint.peer_stats(peer)).filter(|stats| !stats.paths.is_empty());
+        let paths = stats.map_or_else(String::new, |stats| {
             let usable = stats.paths.iter().filter(|p| p.state == srd_core::PathState::Good).count();
             format!(", {usable} of {} paths good, SRTT {}", stats.paths.len(), stats.srtt)
         });
