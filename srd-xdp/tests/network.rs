@@ -99,6 +99,49 @@ fn a_neighbour_with_a_new_card() {
     reaches(&mut a, &mut b, to);
 }
 
+/// Whoever uses a neighbour that nobody has confirmed for long makes the kernel ask for it.
+#[test]
+fn a_neighbour_that_moved_in_silence() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    // Stale neighbours are asked at once, and given up after a moment.
+    for (name, value) in [("delay_first_probe_time", "0"), ("ucast_solicit", "1"), ("retrans_time_ms", "20")] {
+        let path = format!("/proc/sys/net/ipv4/neigh/eth0/{name}");
+        bed.host(0).enter(|| std::fs::write(path, value)).expect("a host").expect("a setting");
+    }
+    let wrong =
+        |nud: &str| ip(bed.host(0), &format!("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:98 dev eth0 nud {nud}"));
+    let (mut a, mut b) = (xdp(bed.host(0), Family::V4), udp(bed.host(1), Family::V4));
+    let to = b.addr();
+    wrong("stale");
+    // It is stale when it is first looked up.
+    reaches(&mut a, &mut b, to);
+    // It becomes stale while nothing is sent, and again.
+    for nud in ["reachable", "stale", "reachable", "stale"] {
+        wrong(nud);
+        a.receive_until(1, Span::from_millis(5));
+    }
+    reaches(&mut a, &mut b, to);
+    // Without privileges the kernel cannot be told; then it finds out by itself.
+    wrong("stale");
+    let driver = &mut a.driver;
+    let unprivileged = || {
+        // SAFETY: takes numbers only. It changes the calling thread, which is one of its own, not the process.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(changed, 0);
+        driver.recv(&mut |_, _| ()).expect("receive");
+        let mut batch = srd_core::TxBatch::new();
+        let mut burst = batch.burst(to, srd_core::SourcePort(0), 4);
+        burst.inline(b"ping");
+        burst.finish();
+        driver.send(&batch, &common::Memory::new(0)).expect("send");
+    };
+    bed.host(0).enter(unprivileged).expect("a host");
+    reaches(&mut a, &mut b, to);
+}
+
 #[test]
 fn routes_and_links_that_change() {
     if !testbed::runs_here() {

@@ -41,11 +41,13 @@ struct Route {
     next: Next,
 }
 
-/// A neighbour's address, if it is known, and whether it has been used since it was last confirmed.
+/// A neighbour's address, if it is known.
 #[derive(Clone, Copy, Debug, Default)]
 struct Neighbour {
     mac: Option<[u8; 6]>,
-    used: bool,
+    /// Nobody has confirmed it for long. The kernel does not see that we use it, so it has to be told; else it would neither
+    /// ask the neighbour nor forget one that has gone.
+    stale: bool,
 }
 
 /// What a route may depend on: destination, its scope, the source that is asked for.
@@ -108,11 +110,15 @@ impl Table {
         let neighbour = match self.neighbours.get_mut(&route.next) {
             Some(neighbour) => neighbour,
             None => {
-                let mac = ask_neighbour(&mut self.ask, route.next);
-                self.neighbours.entry(route.next).or_insert(Neighbour { mac, used: false })
+                let known = ask_neighbour(&mut self.ask, route.next).unwrap_or_default();
+                self.neighbours.entry(route.next).or_insert(known)
             }
         };
-        neighbour.used = true;
+        // Once: the kernel tells what it finds. If it may not be told (privileges were given up), what is sent now goes through
+        // its own stack, and does the same.
+        if std::mem::take(&mut neighbour.stale) && confirm(&mut self.ask, route.next).is_err() {
+            return None;
+        }
         Some(Hop { to_mac: neighbour.mac?, ..route.hop.clone() })
     }
 
@@ -166,18 +172,14 @@ impl Table {
     pub(crate) fn follow(&mut self) -> bool {
         let (mut changed, mut readdressed) = (false, false);
         let last = &mut self.last;
-        let mut stale = ArrayVec::<Next, 16>::new();
         let neighbours = &mut self.neighbours;
         let news = self.listen.news(|message| {
             *last = None;
             match message {
                 RouteNetlinkMessage::NewNeighbour(message) => {
-                    let Some((next, mac)) = neighbour(&message) else { return };
-                    let Some(known) = neighbours.get_mut(&next) else { return };
-                    known.mac = mac;
-                    // The kernel does not see that we use it, so it has to be told; else it would forget it some day.
-                    if message.header.state == NeighbourState::Stale && std::mem::take(&mut known.used) {
-                        let _ = stale.try_push(next);
+                    let Some((next, news)) = neighbour(&message) else { return };
+                    if let Some(known) = neighbours.get_mut(&next) {
+                        *known = news;
                     }
                 }
                 RouteNetlinkMessage::DelNeighbour(message) => {
@@ -198,10 +200,6 @@ impl Table {
         }
         if readdressed && let Ok(links) = Links::read(&mut self.ask) {
             self.links = links;
-        }
-        for next in stale {
-            // It may be gone meanwhile.
-            let _ = confirm(&mut self.ask, next);
         }
         readdressed
     }
@@ -226,9 +224,9 @@ fn question((interface, ip): Next) -> NeighbourMessage {
     question
 }
 
-fn ask_neighbour(ask: &mut Netlink, next: Next) -> Option<[u8; 6]> {
+fn ask_neighbour(ask: &mut Netlink, next: Next) -> Option<Neighbour> {
     match ask.get(RouteNetlinkMessage::GetNeighbour(question(next))) {
-        Ok(RouteNetlinkMessage::NewNeighbour(answer)) => neighbour(&answer)?.1,
+        Ok(RouteNetlinkMessage::NewNeighbour(answer)) => neighbour(&answer).map(|(_, known)| known),
         _ => None,
     }
 }
@@ -240,8 +238,8 @@ fn confirm(ask: &mut Netlink, next: Next) -> io::Result<()> {
     ask.tell(RouteNetlinkMessage::NewNeighbour(order), NLM_F_REPLACE)
 }
 
-/// Interface and address of a neighbour, and its MAC while it is valid.
-fn neighbour(message: &NeighbourMessage) -> Option<(Next, Option<[u8; 6]>)> {
+/// Interface and address of a neighbour, and what is known of it: its MAC while that is valid.
+fn neighbour(message: &NeighbourMessage) -> Option<(Next, Neighbour)> {
     let (mut address, mut mac) = (None, None);
     for attribute in &message.attributes {
         match attribute {
@@ -252,8 +250,10 @@ fn neighbour(message: &NeighbourMessage) -> Option<(Next, Option<[u8; 6]>)> {
         }
     }
     use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
-    let valid = matches!(message.header.state, Reachable | Stale | Delay | Probe | Permanent | Noarp);
-    Some(((message.header.ifindex, address?), mac.filter(|_| valid)))
+    let state = message.header.state;
+    let valid = matches!(state, Reachable | Stale | Delay | Probe | Permanent | Noarp);
+    let known = Neighbour { mac: mac.filter(|_| valid), stale: state == Stale };
+    Some(((message.header.ifindex, address?), known))
 }
 
 fn family(ip: IpAddr) -> AddressFamily {
