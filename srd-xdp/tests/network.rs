@@ -143,6 +143,34 @@ fn a_neighbour_that_moved_in_silence() {
 }
 
 #[test]
+fn rules_that_change() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    ip(bed.host(1), "addr add 10.6.0.1/32 dev eth0");
+    let probe = bed.host(0).command("ip").args("rule add to 10.9.0.0/16 table 100".split(' ')).output();
+    if !probe.expect("ip starts").status.success() {
+        eprintln!("skipped: this kernel has no policy routing (CONFIG_IP_MULTIPLE_TABLES)");
+        return;
+    }
+    ip(bed.host(0), "route add 10.6.0.0/16 via 10.0.0.2 table 100");
+    let mut a = xdp(bed.host(0), Family::V4);
+    let mut b = xdp_at(bed.host(1), "0.0.0.0:0".parse().expect("an address"), options());
+    let to = (Ipv4Addr::new(10, 6, 0, 1), b.addr().port()).into();
+    a.say(to, "no route");
+    assert!(b.receive_until(1, Span::from_millis(20)).is_empty());
+    ip(bed.host(0), "rule add to 10.6.0.0/16 table 100");
+    reaches(&mut a, &mut b, to);
+    // Without the rule there is no route any more.
+    ip(bed.host(0), "rule del to 10.6.0.0/16 table 100");
+    a.receive_until(1, Span::from_millis(5));
+    let before = a.stats().tx_datagrams;
+    a.say(to, "no route");
+    assert_eq!(a.stats().tx_datagrams, before, "not by AF_XDP");
+}
+
+#[test]
 fn routes_and_links_that_change() {
     if !testbed::runs_here() {
         return;

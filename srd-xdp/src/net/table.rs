@@ -66,8 +66,8 @@ pub(crate) struct Table {
     last: Option<(Key, Hop)>,
 }
 
-// `RTNLGRP_` of `linux/rtnetlink.h`: links, neighbours, addresses and routes of both families.
-const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+// `RTNLGRP_` of `linux/rtnetlink.h`: links, neighbours, addresses, routes and rules of both families.
+const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
 /// Destinations remembered at most; beyond, all are asked for again.
 const MAX_ROUTES: usize = 8192;
 
@@ -185,7 +185,10 @@ impl Table {
                 RouteNetlinkMessage::DelNeighbour(message) => {
                     neighbour(&message).map(|(next, _)| neighbours.remove(&next));
                 }
-                RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => changed = true,
+                RouteNetlinkMessage::NewRoute(_)
+                | RouteNetlinkMessage::DelRoute(_)
+                | RouteNetlinkMessage::NewRule(_)
+                | RouteNetlinkMessage::DelRule(_) => changed = true,
                 _ => readdressed = true,
             }
         });
