@@ -16,7 +16,7 @@ use crate::open::{self, Ports};
 use crate::options::XdpOptions;
 use crate::packet::{Headers, Origin};
 use crate::program::read_stamp;
-use crate::stamping::Stamping;
+use crate::stamping::{Stamping, clock_offset};
 use crate::stats::XdpStats;
 
 /// Moves datagrams through AF_XDP sockets, past the kernel's network stack.
@@ -42,6 +42,8 @@ pub struct XdpDriver {
     /// The last reading of the clock, after a look at the rings, until it is used as the time of their arrivals.
     read: Option<Time>,
     stamping: Stamping,
+    /// See [`clock_offset`].
+    clock_offset: i64,
     /// When to look at the UDP socket again.
     udp_due: Time,
     /// When to ask for news again.
@@ -96,6 +98,7 @@ impl XdpDriver {
             fallbacks: 0,
             read: None,
             stamping,
+            clock_offset: clock_offset(),
             udp_due: Time::ZERO,
             news_due: Time::ZERO,
         };
@@ -191,8 +194,9 @@ impl Driver for XdpDriver {
         }
         let mut received = 0;
         for lane in &mut self.lanes {
-            let udp = &self.udp;
-            let arrival = |frame: &[u8]| self.stamping.arrival(at, || read_stamp(frame).map(|ns| udp.time_of(ns)));
+            let (udp, offset) = (&self.udp, self.clock_offset);
+            let stamp = |frame: &[u8]| read_stamp(frame).map(|ns| udp.time_of(ns.wrapping_add_signed(offset)));
+            let arrival = |frame: &[u8]| self.stamping.arrival(at, || stamp(frame));
             received += lane.recv(self.origin, &arrival, sink);
         }
         if received > 0 {

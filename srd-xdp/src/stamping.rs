@@ -4,6 +4,8 @@
 //! a virtual cable. A loop that looks at the rings all the time knows without stamps when packets arrive. One that sleeps, or
 //! was kept away, does not, and would take its absence for a delay of the network.
 
+use std::path::Path;
+
 use srd_core::{Span, Time};
 
 /// Looks that are no further apart tell the time of arrival well enough: far below the queueing delays that congestion control
@@ -65,9 +67,36 @@ impl Stamping {
     }
 }
 
+/// What is to be added to stamps, which are of the host's monotonic clock, to have them on that of this process, in nanoseconds:
+/// they differ in a time namespace (time_namespaces(7)).
+pub(crate) fn clock_offset() -> i64 {
+    let of = |name: &str| std::fs::read_link(Path::new("/proc/self/ns").join(name)).ok();
+    // The file tells the offsets of children, which are other than ours between unshare(2) and fork(2).
+    if of("time") != of("time_for_children") {
+        return 0;
+    }
+    std::fs::read_to_string("/proc/self/timens_offsets").ok().and_then(|text| monotonic(&text)).unwrap_or(0)
+}
+
+fn monotonic(offsets: &str) -> Option<i64> {
+    let mut fields = offsets.lines().find_map(|line| line.strip_prefix("monotonic"))?.split_whitespace();
+    let mut next = || fields.next()?.parse::<i64>().ok();
+    next()?.checked_mul(1_000_000_000)?.checked_add(next()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn offsets_of_time_namespaces() {
+        assert_eq!(monotonic("monotonic           0         0\nboottime            0         0\n"), Some(0));
+        assert_eq!(monotonic("monotonic      864000       500\nboottime   7 7\n"), Some(864_000_000_000_500));
+        assert_eq!(monotonic("boottime 7 7\nmonotonic  -2 900000000\n"), Some(-1_100_000_000));
+        for text in ["", "monotonic", "monotonic 1", "monotonic x 0", "monotonic 9223372036854775807 0"] {
+            assert_eq!(monotonic(text), None, "{text}");
+        }
+    }
 
     fn at(us: u64) -> Time {
         Time::ZERO + Span::from_micros(us)
