@@ -126,6 +126,12 @@ impl Receiver {
                 self.lone += 1;
                 if self.lone >= LONE && self.assisted {
                     self.assist(fd, false);
+                    // What came just before may have been coalesced, and would be taken for one datagram. (What comes from now
+                    // on the kernel cuts up itself.)
+                    if sys::has_arrivals(fd) {
+                        self.assist(fd, true);
+                        self.lone = LONE;
+                    }
                 }
             }
             _ => self.lone = 0,
@@ -194,5 +200,52 @@ impl Receiver {
         };
         stats.rx_datagrams += datagrams as u64;
         datagrams
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    #[test]
+    fn what_comes_while_coalescing_is_switched_off_is_cut_up() {
+        let socket = || {
+            let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+            socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+            socket
+        };
+        let (to, from) = (socket(), socket());
+        if sys::set_int(to.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).is_err() {
+            return;
+        }
+        let mut receiver = Receiver::new(Assists { gro: true, timestamps: false });
+        let addr = RawAddr::new(to.local_addr().expect("bound").as_socket().expect("an IP address"));
+        let burst = || {
+            let mut control = Control::new();
+            control.push_segment(100);
+            sys::send(from.as_fd(), Some(&addr), &[IoSlice::new(&[7; 250])], &control).expect("sent");
+        };
+        // A lone datagram has been handed over, the socket was empty, and then came a burst.
+        (receiver.lone, receiver.run) = (LONE - 1, 1);
+        burst();
+        receiver.note_empty(to.as_fd());
+        let (clock, mut stats) = (Clock::new(), UdpStats::default());
+        let mut receive = |receiver: &mut Receiver| {
+            let mut sizes = Vec::new();
+            receiver.recv(&to, &clock, None, &mut stats, &mut |_, bytes| sizes.push(bytes.len())).expect("received");
+            sizes
+        };
+        assert_eq!(receive(&mut receiver), [100, 100, 50]);
+        assert!(receiver.assisted, "it is tried again");
+        // At the next lone datagram that is.
+        receiver.run = 1;
+        receiver.note_empty(to.as_fd());
+        assert!(!receiver.assisted);
+        burst();
+        assert_eq!((0..3).flat_map(|_| receive(&mut receiver)).collect::<Vec<_>>(), [100, 100, 50], "by the kernel");
     }
 }

@@ -13,6 +13,6 @@ mod sleep;
 pub(crate) use addr::RawAddr;
 pub(crate) use clock::{monotonic_ns, realtime_ns};
 pub(crate) use cmsg::Control;
-pub(crate) use msg::{MAX_MESSAGES, drain_errors, receive, send, send_many, send_small};
+pub(crate) use msg::{MAX_MESSAGES, drain_errors, has_arrivals, receive, send, send_many, send_small};
 pub(crate) use opt::{drops, get_int, set_int};
 pub(crate) use sleep::{EventFd, MAX_POLLED, fine_timers, poll};

@@ -109,6 +109,12 @@ pub(crate) fn receive(
     receive_flags(fd, buf, from, control, libc::MSG_DONTWAIT)
 }
 
+/// Whether something has arrived. Leaves it there.
+pub(crate) fn has_arrivals(fd: BorrowedFd<'_>) -> bool {
+    let (mut from, mut control) = (RawAddr::EMPTY, Control::new());
+    receive_flags(fd, &mut [], &mut from, &mut control, libc::MSG_DONTWAIT | libc::MSG_PEEK).is_ok()
+}
+
 fn receive_flags(
     fd: BorrowedFd<'_>,
     buf: &mut [u8],
