@@ -63,6 +63,14 @@ impl BindError {
         }
     }
 
+    /// With the kernel's answer, if that is not said already.
+    pub(crate) fn whole(&self) -> String {
+        match self {
+            BindError::Os { source, .. } => format!("{self}: {source}"),
+            _ => self.to_string(),
+        }
+    }
+
     /// Refuses addresses that no unicast socket can have.
     pub(crate) fn check(addr: SocketAddr) -> Result<(), BindError> {
         let why = match addr {

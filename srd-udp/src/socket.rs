@@ -91,7 +91,7 @@ pub(crate) fn open_path(
             result => return result.map(|()| socket),
         }
     }
-    Err(io::ErrorKind::AddrInUse.into())
+    Err(io::Error::other("all ports of the range for paths are in use"))
 }
 
 /// The MTU of the first hop from `local` to `to` as the routing table knows it, in bytes with headers.

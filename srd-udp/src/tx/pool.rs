@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use socket2::Socket;
 use srd_core::SourcePort;
 
+use crate::error::BindError;
 use crate::options::UdpOptions;
 use crate::socket::open_path;
 use crate::stats::UdpStats;
@@ -60,7 +61,13 @@ impl Pool {
                     let connected = !self.local.ip().is_unspecified() && socket.connect(&to.into()).is_ok();
                     *slot = Some(PathSocket { socket, peer: connected.then_some(to) });
                 }
-                Err(_) => stats.socket_failures += 1,
+                Err(e) => {
+                    if stats.socket_failures == 0 {
+                        let error = BindError::new("open", self.local, e);
+                        tracing::warn!("paths of the device at {} have no sockets: {}", self.local, error.whole());
+                    }
+                    stats.socket_failures += 1;
+                }
             }
         }
         slot.as_ref()
@@ -70,5 +77,57 @@ impl Pool {
     pub(crate) fn number(&self, port: SourcePort) -> Option<u16> {
         let path = self.sockets.get(usize::from(port.0))?.as_ref()?;
         Some(path.socket.local_addr().ok()?.as_socket()?.port())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tracing::{Event, Metadata, Subscriber, span};
+
+    use super::*;
+
+    /// Counts the lines of a log.
+    struct Log(Arc<AtomicU32>);
+
+    impl Subscriber for Log {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn paths_without_sockets_are_told_once() {
+        let holder = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let taken = holder.local_addr().expect("bound");
+        let port = taken.port();
+        let options = UdpOptions { source_port_range: Some(port..=port), source_ports: 2, ..UdpOptions::default() };
+        let (mut pool, mut stats) = (Pool::new(taken, &options), UdpStats::default());
+        let lines = Arc::new(AtomicU32::new(0));
+        tracing::subscriber::with_default(Log(lines.clone()), || {
+            for port in [0, 1, 0, 1] {
+                assert!(pool.get(SourcePort(port), taken, &mut stats).is_none());
+            }
+        });
+        assert_eq!((stats.socket_failures, lines.load(Ordering::Relaxed)), (4, 1));
     }
 }
