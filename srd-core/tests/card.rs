@@ -843,3 +843,25 @@ fn long_messages_to_ourselves_take_turns_and_can_be_stopped() {
         assert!(stop != 0 || after == u64::from(LEN));
     }
 }
+
+#[test]
+fn a_card_that_fails_ends_everything_as_flushed() {
+    let mut two = Two::new();
+    two.recv(1, 0, 100);
+    two.send(2, 0, 100);
+    two.post(3, two.read(0), &[two.sge(0, 0, 100)]);
+    let fresh = two.world.new_qp(0, |_| ());
+    let Host { card, endpoint, .. } = &mut two.world.hosts[0];
+    card.fail(endpoint);
+    assert!(card.has_failed());
+    let ends: Vec<_> = std::iter::from_fn(|| two.world.poll(0)).map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(ends, [(2, Status::Flushed), (3, Status::Flushed)]);
+    let refused = two.try_post(4, SendOp::Send { imm: None }, SendData::Sges(&[]));
+    assert!(matches!(refused, Err(CardError::Invalid(_))));
+    let [init, ..] = QpModify::up_to_rts(QKEY, None);
+    let Host { card, endpoint, .. } = &mut two.world.hosts[0];
+    card.modify_qp(endpoint, two.qpn[0], &QpModify::to(QpState::Reset)).unwrap();
+    for qpn in [two.qpn[0], fresh] {
+        assert_eq!(card.modify_qp(endpoint, qpn, &init), Err(CardError::Failed));
+    }
+}

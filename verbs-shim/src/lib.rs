@@ -13,6 +13,7 @@ mod company;
 mod cores;
 pub mod counters;
 pub mod faults;
+mod gone;
 pub mod limit;
 pub mod link;
 pub mod lock;

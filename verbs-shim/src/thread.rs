@@ -7,6 +7,7 @@
 //! cores are scarce: then it may just be waiting for one, and the thread would only take it from others.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -31,12 +32,14 @@ const PARKED: u8 = 0;
 const AWAKE: u8 = 1;
 /// The thread drives, and sleeps or is about to.
 const ASLEEP: u8 = 2;
+/// The card has failed, and the thread has ended.
+const ENDED: u8 = 3;
 
 /// What the program and the thread tell each other.
 #[derive(Debug)]
 pub(crate) struct Shift {
     state: AtomicU8,
-    event: EventFd,
+    event: Arc<EventFd>,
     /// Turns that the program has driven.
     turns: AtomicU64,
     /// The program is going to sleep.
@@ -48,7 +51,7 @@ impl Shift {
     pub(crate) fn new() -> nix::Result<Shift> {
         Ok(Shift {
             state: AtomicU8::new(AWAKE),
-            event: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            event: Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?),
             turns: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -98,11 +101,25 @@ impl Shift {
 
     #[cold]
     fn signal(&self) {
+        if self.state.load(Ordering::SeqCst) == ENDED {
+            return;
+        }
         let _whole = NoCancel::begin();
         // It can only fail when it is full, and then it is signalled.
         let _ = self.event.write(1);
     }
+
+    /// The card has failed, perhaps because the program closed all descriptors: then this one may be a file of its own by now,
+    /// and is neither written nor closed.
+    fn ends(&self) {
+        self.state.store(ENDED, Ordering::SeqCst);
+        std::mem::forget(self.event.clone());
+    }
 }
+
+/// The card has failed.
+#[derive(Debug)]
+pub(crate) struct Failed;
 
 /// How often to look after the program.
 #[derive(Debug)]
@@ -140,12 +157,24 @@ impl Looks {
     }
 }
 
-/// Runs until it is told to stop.
-pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
+/// Runs until it is told to stop, or the card has failed.
+pub(crate) fn run(pu: &Pu, readiness: Vec<OwnedFd>) {
+    let cores = Cores::new();
+    if look_after(pu, &readiness, &cores).is_err() {
+        pu.shift.ends();
+        pu.publish();
+        // Their numbers may be those of the program's files by now, which must not be closed.
+        std::mem::forget((readiness, cores));
+    }
+}
+
+/// # Errors
+/// The card has failed, and the program knows.
+fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores) -> Result<(), Failed> {
     let shift = &pu.shift;
     let mut seen = shift.turns.load(Ordering::Relaxed);
     let mut published = std::time::Instant::now();
-    let (mut looks, cores) = (Looks::new(), Cores::new());
+    let mut looks = Looks::new();
     // Whoever polls hears of it, too.
     let cores_are_scarce = || {
         let scarce = cores.are_scarce();
@@ -174,14 +203,14 @@ pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
             seen = turns;
             shift.state.store(PARKED, Ordering::SeqCst);
             if !shift.leaving.load(Ordering::SeqCst) && !shift.stop.load(Ordering::SeqCst) {
-                sleep(shift, &[], Some(pause));
+                sleep(pu, &[], Some(pause))?;
             }
             continue;
         }
         seen = turns;
         looks.away();
         shift.state.store(AWAKE, Ordering::SeqCst);
-        let Some(mut timeout) = pu.drive() else { return };
+        let mut timeout = pu.drive().ok_or(Failed)?;
         if timeout == Some(Duration::ZERO) || shift.stop.load(Ordering::SeqCst) {
             continue;
         }
@@ -189,11 +218,13 @@ pub(crate) fn run(pu: &Pu, readiness: &[OwnedFd]) {
             let due = PUBLISH.saturating_sub(published.elapsed());
             timeout = Some(timeout.map_or(due, |t| t.min(due)));
         }
-        sleep(shift, readiness, timeout);
+        sleep(pu, readiness, timeout)?;
     }
+    if pu.lock().upper.has_failed() { Err(Failed) } else { Ok(()) }
 }
 
-fn sleep(shift: &Shift, readiness: &[OwnedFd], timeout: Option<Duration>) {
+fn sleep(pu: &Pu, readiness: &[OwnedFd], timeout: Option<Duration>) -> Result<(), Failed> {
+    let shift = &pu.shift;
     let mut fds = Vec::with_capacity(4);
     fds.push(PollFd::new(shift.event.as_fd(), PollFlags::POLLIN));
     fds.extend(readiness.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
@@ -201,6 +232,12 @@ fn sleep(shift: &Shift, readiness: &[OwnedFd], timeout: Option<Duration>) {
     if ppoll(&mut fds, timeout, None).is_ok() && fds[0].any().unwrap_or(false) {
         let _ = shift.event.read();
     }
+    // One cannot sleep on it any more, and nothing else may tell.
+    if fds.iter().any(|fd| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLNVAL))) {
+        pu.lost_descriptor();
+        return Err(Failed);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

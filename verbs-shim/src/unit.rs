@@ -1,6 +1,7 @@
 //! A processing unit of a card: the card of the core, a driver, and the thread that drives both when the program does not.
 
 use std::fmt;
+use std::io;
 use std::ops::DerefMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::answers::{Answers, Until};
 use crate::cancel::NoCancel;
 use crate::common::Common;
 use crate::company::Company;
+use crate::gone::Gone;
 use crate::lock::{self, MappedMutexGuard, Mutex, MutexGuard};
 use crate::memory::HostMem;
 use crate::nic::{BoxedDriver, CardEngine, NicConfig, NicCounters, OpenError};
@@ -259,14 +261,25 @@ impl Pu {
         );
     }
 
+    /// A descriptor of the card is not open any more.
+    #[cold]
+    pub(crate) fn lost_descriptor(&self) {
+        let mut engine = self.lock();
+        fail(&mut engine, &nix::errno::Errno::EBADF.into());
+        self.after(&mut engine);
+    }
+
     /// The thread drives a turn. Returns how long it may sleep: zero if more is to do, `None` inside for ever; the outer
-    /// `None` if the card cannot be driven any more.
+    /// `None` if the card has failed.
     pub(crate) fn drive(&self) -> Option<Option<Duration>> {
         let inside = &mut *self.inside.lock();
         let heard = hear(&mut inside.engine);
         let moved = inside.speak() || heard;
         let engine = &mut inside.engine;
         self.after(engine);
+        if engine.upper.has_failed() {
+            return None;
+        }
         if moved {
             return Some(Some(Duration::ZERO));
         }
@@ -300,7 +313,7 @@ pub(crate) fn spawn(pu: &Arc<Pu>, readiness: Vec<OwnedFd>) -> std::io::Result<Jo
         0 => format!("srd-{}", pu.name),
         index => format!("srd-{}.{index}", pu.name),
     };
-    let thread = std::thread::Builder::new().name(name).spawn(move || thread::run(&pu, &readiness));
+    let thread = std::thread::Builder::new().name(name).spawn(move || thread::run(&pu, readiness));
     if let Ok(before) = before {
         // It was in force before, so it can be set.
         let _ = before.thread_set_mask();
@@ -323,23 +336,43 @@ pub(crate) fn turn_all(engines: &mut [impl DerefMut<Target = CardEngine>]) -> bo
     moved
 }
 
-/// Receives. A driver that fails for good looks like a network that lost everything.
+/// Receives.
 fn hear(engine: &mut CardEngine) -> bool {
     let mut worked = false;
     let moved = engine.receive_with(|endpoint, card, _, now| worked = card.work(endpoint, now));
-    fine(moved) || worked
+    fine(engine, moved) || worked
 }
 
 /// Sends.
 fn speak(engine: &mut CardEngine) -> bool {
-    fine(engine.transmit())
+    let moved = engine.transmit();
+    fine(engine, moved)
 }
 
-fn fine(moved: std::io::Result<bool>) -> bool {
+fn fine(engine: &mut CardEngine, moved: io::Result<bool>) -> bool {
     moved.unwrap_or_else(|error| {
-        tracing::error!("driver failed: {error}");
-        false
+        fail(engine, &error);
+        true
     })
+}
+
+/// The driver will not work again: nobody calls it any more, and the program hears of it by its requests.
+#[cold]
+fn fail(engine: &mut CardEngine, error: &io::Error) {
+    if engine.upper.has_failed() {
+        return;
+    }
+    let _whole = NoCancel::begin();
+    tracing::error!(
+        "the device at {} has failed, and its requests end as flushed: {error}; close it and open it again (a program that \
+         closes all descriptors, as daemons do, must open the device after that)",
+        engine.driver.local_addr()
+    );
+    let gone = Gone::of(&mut *engine.driver);
+    // To drop it would close its descriptors. If somebody else has done so, their numbers may be those of other files by now.
+    std::mem::forget(std::mem::replace(&mut engine.driver, Box::new(gone)));
+    engine.upper.fail(&mut engine.endpoint);
+    engine.endpoint.abort(engine.now, &mut engine.upper);
 }
 
 pub(crate) fn counters(engine: &CardEngine) -> NicCounters {

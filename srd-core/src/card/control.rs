@@ -387,14 +387,14 @@ impl<M: HostMemory> Card<M> {
     pub fn modify_qp(&mut self, endpoint: &mut Endpoint, qpn: u16, change: &QpModify) -> Result<(), CardError> {
         self.command(
             |card| {
+                if card.failed && !matches!(change.state, Some(QpState::Err | QpState::Reset)) {
+                    return Err(CardError::Failed);
+                }
                 let qp = card.qp_mut(qpn).ok_or(NO_QP)?;
                 let from = qp.modify(change)?;
                 let to = qp.attr.state;
                 match to {
-                    QpState::Err if from != QpState::Err => {
-                        card.end_all(endpoint, Which::Qp(qpn), End::With(Status::Flushed));
-                        card.flush_rq(qpn);
-                    }
+                    QpState::Err if from != QpState::Err => card.flush(endpoint, qpn),
                     QpState::Reset => card.empty(endpoint, qpn),
                     QpState::Rts if from == QpState::Sqd => card.unpark(qpn),
                     _ => {}
@@ -443,12 +443,28 @@ impl<M: HostMemory> Card<M> {
         self.cqs[recv_cq.0 as usize].forget(qpn);
     }
 
-    fn flush_rq(&mut self, qpn: u16) {
+    /// Completes everything that a queue pair has under way as flushed.
+    fn flush(&mut self, endpoint: &mut Endpoint, qpn: u16) {
+        self.end_all(endpoint, Which::Qp(qpn), End::With(Status::Flushed));
         let Some(qp) = self.qp_mut(qpn) else { return };
         let cq = qp.init.recv_cq;
         for recv in std::mem::take(&mut qp.rq) {
             self.fail_recv(cq, qpn, &recv, Status::Flushed);
         }
+    }
+
+    /// Nothing comes or goes any more. All queue pairs are in the error state from now on, and can leave it for RESET only, so
+    /// that programs hear of it wherever they look.
+    pub fn fail(&mut self, endpoint: &mut Endpoint) {
+        self.failed = true;
+        let working = self.qps.iter_mut().flatten().filter(|qp| qp.attr.state != QpState::Reset);
+        let working: Vec<u16> = working
+            .map(|qp| {
+                qp.attr.state = QpState::Err;
+                qp.qpn
+            })
+            .collect();
+        working.into_iter().for_each(|qpn| self.flush(endpoint, qpn));
     }
 
     /// Posts a receive buffer of up to three parts, each of which may be empty. One without parts takes its room in the queue,

@@ -91,6 +91,9 @@ pub enum CardError {
     /// `EBUSY`: others depend on it.
     #[error("in use: {0}")]
     Busy(&'static str),
+    /// `EIO`: the device does not work any more, see [`Card::fail`].
+    #[error("the device has failed; close it and open it again")]
+    Failed,
 }
 
 /// Something that happened to a card or an object, outside completions.
@@ -278,6 +281,8 @@ pub struct Card<M: HostMemory> {
     local: Local,
     rng: Xoshiro256PlusPlus,
     forced: u32,
+    /// Nothing comes or goes any more.
+    failed: bool,
     now: Time,
     events: VecDeque<CardEvent>,
     troubles: VecDeque<Trouble>,
@@ -339,6 +344,7 @@ impl<M: HostMemory> Card<M> {
             free_copies: Vec::new(),
             rng: faults,
             forced: 0,
+            failed: false,
             now: Time::ZERO,
             events: VecDeque::new(),
             troubles: VecDeque::new(),
@@ -412,6 +418,12 @@ impl<M: HostMemory> Card<M> {
     /// Whether datagrams that were reported as sent are under way still.
     pub fn owes_datagrams(&self) -> bool {
         self.done_datagrams > 0
+    }
+
+    /// Whether it [has failed](Self::fail).
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// The next event.

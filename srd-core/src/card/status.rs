@@ -120,8 +120,13 @@ static TABLE: [StatusInfo; 17] = [
         causes: &[
             "the queue pair was moved to the error state",
             "the address handle of the request was destroyed while the request was under way",
+            "the device has failed, and has logged why: a program that closes descriptors which are not its own closes the \
+             device's, too",
         ],
-        remedies: &["wait for the completions of an address handle before destroying it"],
+        remedies: &[
+            "wait for the completions of an address handle before destroying it",
+            "become a daemon before you open the device",
+        ],
     },
     StatusInfo {
         status: Status::QpInternal,

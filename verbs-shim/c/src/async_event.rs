@@ -1,7 +1,7 @@
 //! Asynchronous events.
 //!
-//! There is one kind: a completion queue was full and lost an entry. Errors of queue pairs are told by completions, and ports and
-//! devices do not fail.
+//! There is one kind: a completion queue was full and lost an entry. Errors of queue pairs are told by completions, and so is the
+//! failure of a device; ports do not fail.
 
 use std::ffi::c_int;
 

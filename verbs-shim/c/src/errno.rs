@@ -36,6 +36,7 @@ impl From<CardError> for Errno {
             CardError::NotSupported(_) => EOPNOTSUPP,
             CardError::NoMemory(_) => ENOMEM,
             CardError::Busy(_) => EBUSY,
+            CardError::Failed => EIO,
             _ => EINVAL,
         }
     }

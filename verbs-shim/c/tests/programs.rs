@@ -321,3 +321,17 @@ fn names_are_those_of_the_original() {
     assert!(theirs.len() > 2000);
     assert_eq!(String::from_utf8_lossy(&ours), String::from_utf8_lossy(&theirs));
 }
+
+#[test]
+fn a_device_whose_descriptors_are_closed_fails_once() {
+    let bench = Bench::new();
+    let program = bench.compile("daemon");
+    for way in ["polls", "sleeps"] {
+        // Without files that are open for a moment, perhaps in just this one.
+        let out = bench.run(bench.command(&program).env("SRD_COUNTERS", "off").arg(way));
+        let said = String::from_utf8_lossy(&out.stderr);
+        // Beside the command that it refuses.
+        let (refused, lines): (Vec<_>, Vec<_>) = said.lines().partition(|line| line.contains("command refused"));
+        assert!(refused.len() == 1 && lines.len() == 1 && lines[0].contains("has failed"), "{way}: {said}");
+    }
+}
