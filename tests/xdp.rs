@@ -412,7 +412,7 @@ fn doctor_says_whether_it_would_work() {
     if !testbed::runs_here() {
         return;
     }
-    let bed = Pair::builder().build().expect("a test bed");
+    let bed = Pair::builder().mtu(1500).build().expect("a test bed");
     let addr = bed.host(0).addr().to_string();
     let finding = |mut command: Command, driver: &str| {
         command.args(["doctor", "--json", "--addr", &addr, "--driver", driver]);
@@ -429,4 +429,12 @@ fn doctor_says_whether_it_would_work() {
     assert!(state == "fail" && found.contains("CAP_NET_ADMIN"), "{found}");
     let (state, _) = finding(with_capabilities(bed.host(0), &[]), "udp");
     assert_eq!(state, "ok", "it is not asked for");
+    for (kibibytes, want) in [(4096, "ok"), (4095, "warn")] {
+        let mut command = bed.host(0).command("prlimit");
+        let set = "-all,+net_admin,+net_raw,+bpf";
+        command.arg(format!("--memlock={}", kibibytes << 10));
+        command.args(["setpriv", "--bounding-set", set, "--inh-caps", set, SRD]);
+        let (state, found) = finding(command, "xdp");
+        assert!(state == want && (want == "ok" || found.contains("packet buffers take up to")), "{found}");
+    }
 }

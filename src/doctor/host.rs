@@ -95,7 +95,7 @@ fn memory_lock() -> Finding {
         Ok((soft, _)) if soft < u64::MAX => format!("{} may be locked", memory(soft)),
         _ => "as much as one likes may be locked".to_owned(),
     };
-    Finding::ok("memlock", format!("{text}; the card locks nothing, so that no limit matters to it"))
+    Finding::ok("memlock", format!("{text}; the card locks nothing but the packet buffers of AF_XDP"))
 }
 
 fn huge_pages() -> Finding {

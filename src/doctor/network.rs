@@ -6,10 +6,10 @@ use std::process::Command;
 
 use serde_json::Value;
 use srd::udp::{BindError, UdpDriver, UdpOptions};
-use srd::xdp::{DriverChoice, Prospect, probe};
+use srd::xdp::DriverChoice;
 use verbs_shim::{NicConfig, Options};
 
-use super::{Finding, tool};
+use super::{Finding, af_xdp, tool};
 use crate::devices;
 use crate::units::{memory, plural};
 
@@ -38,7 +38,7 @@ pub(super) fn check(options: &Options) -> Vec<Finding> {
     if let Some(driver) = driver {
         findings.extend(offloads(&driver, &devices[0].udp));
     }
-    findings.extend(devices.first().map(|device| af_xdp(options, device.addr.ip(), devices.len())));
+    findings.extend(devices.first().into_iter().flat_map(|d| af_xdp::check(options, d.addr.ip(), devices.len())));
     findings.push(ports(options, &devices));
     findings.push(firewall());
     findings.push(equal_cost());
@@ -109,37 +109,6 @@ fn offloads(driver: &UdpDriver, options: &UdpOptions) -> Vec<Finding> {
         )
     };
     vec![gso, gro, buffer]
-}
-
-/// Whether `--driver xdp` would work. That is bad only if it is asked for.
-fn af_xdp(options: &Options, ip: IpAddr, devices: usize) -> Finding {
-    let (choice, pus) = (options.driver, usize::from(options.pus));
-    const NAME: &str = "AF_XDP";
-    match probe(ip, None) {
-        Ok(Prospect { interface, queues, veth, .. }) => {
-            let copies = if veth { "; the kernel copies there, so --driver auto takes kernel UDP" } else { "" };
-            let found = format!(
-                "--driver xdp works at {interface}, which has {}{copies}",
-                plural(queues as usize, "receive queue", "receive queues")
-            );
-            let need = devices * pus;
-            if choice == DriverChoice::Xdp && need > queues as usize {
-                let remedy = format!("ethtool -L {interface} combined {need}, and --xdp-queues {pus}");
-                let of = if pus > 1 { format!(" of {pus} processing units") } else { String::new() };
-                return Finding::fail(
-                    NAME,
-                    format!("{found}: too few for {}{of}", plural(devices, "device", "devices")),
-                    remedy,
-                );
-            }
-            Finding::ok(NAME, found)
-        }
-        Err(e) if choice == DriverChoice::Xdp => {
-            let remedy = "give it what it needs (docs/xdp.md), or use kernel UDP: --driver udp (SRD_DRIVER)";
-            Finding::fail(NAME, e.to_string(), remedy)
-        }
-        Err(e) => Finding::ok(NAME, format!("not to be had, and not needed: {e}")),
-    }
 }
 
 /// Whether there are enough ports for the devices of a process.

@@ -76,6 +76,11 @@ pub(crate) fn frame_size(mtu: u32, zero_copy: bool) -> u32 {
     if mtu + HEADROOM + 22 <= 2048 && !zero_copy { 2048 } else { LARGEST_FRAME }
 }
 
+/// Bytes of memory that a lane with so many frames to receive into, and to send from, locks.
+pub(crate) fn locked_bytes(frame: u32, frames: u32) -> u64 {
+    u64::from(frame) * 2 * u64::from(frames)
+}
+
 /// Longest packet that fits one frame when received, and one page before that. What takes two pages when it comes out of a device
 /// is a packet of several pieces, and kernels before 6.6 throw such ones away instead of handing them over.
 pub(crate) fn capacity(frame_size: u32) -> u32 {

@@ -21,7 +21,8 @@ pub(crate) struct Opened {
     pub(crate) interface_queues: u32,
 }
 
-/// Pauses while a queue is taken: the kernel lets go of the memory of a closed socket a little later.
+/// Pauses while a queue is taken or too much memory is locked: the kernel lets go of those of a closed socket a little later,
+/// of the one that was tried just before, too.
 const PAUSES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -47,6 +48,8 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
         Attach::Generic => &[Attached::Generic],
     };
     let copy: &[bool] = match options.zero_copy {
+        // To try would take memory that is locked for a while longer.
+        ZeroCopy::Auto if link.veth => &[false],
         ZeroCopy::Auto => &[true, false],
         ZeroCopy::Require => &[true],
         ZeroCopy::Off => &[false],
@@ -56,7 +59,6 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
     let multi: &[bool] = if fits || !options.jumbo { &[false] } else { &[true, false] };
     let mut modes = multi.iter().flat_map(|&multi| copy.iter().map(move |&zero_copy| Mode { zero_copy, multi }));
 
-    let mut pauses = PAUSES;
     let mut filter: Option<(bool, Filter)> = None;
     let mut next = modes.next();
     while let Some(mode) = next {
@@ -71,7 +73,7 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
         let opened = if mode.zero_copy && filter.as_ref().is_some_and(|(_, filter)| filter.is_generic()) {
             Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
         } else {
-            open_lanes(&link, options, count, frame, mode, &mut pauses)
+            open_lanes(&link, options, count, frame, mode)
         };
         match opened {
             Ok(lanes) => {
@@ -85,15 +87,15 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
             Err(e) => {
                 next = modes.next();
                 let unsupported = matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL));
-                if unsupported && next.is_some() {
+                // Where the kernel copies, smaller frames may do.
+                let may_be_smaller = mode.zero_copy && lacks_memory(&e);
+                if (unsupported || may_be_smaller) && next.is_some() {
                     continue;
                 }
                 return Err(match e.raw_os_error() {
                     _ if unsupported && mode.zero_copy => OpenError::NoZeroCopy { interface: link.name },
                     Some(libc::EBUSY) => OpenError::QueuesTaken { interface: link.name, queues: count },
-                    Some(libc::ENOMEM | libc::ENOBUFS) => {
-                        OpenError::Memory { bytes: u64::from(frame) * 2 * u64::from(options.frames) }
-                    }
+                    _ if lacks_memory(&e) => OpenError::Memory { bytes: lane::locked_bytes(frame, options.frames) },
                     _ => OpenError::os("bind an AF_XDP socket", &link, e),
                 });
             }
@@ -106,14 +108,8 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
 ///
 /// # Errors
 /// Why there is not even one.
-fn open_lanes(
-    link: &Link,
-    options: &XdpOptions,
-    count: u32,
-    frame: u32,
-    mode: Mode,
-    pauses: &mut u32,
-) -> io::Result<Vec<(u32, Lane)>> {
+fn open_lanes(link: &Link, options: &XdpOptions, count: u32, frame: u32, mode: Mode) -> io::Result<Vec<(u32, Lane)>> {
+    let mut pauses = PAUSES;
     let mut lanes = Vec::new();
     for queue in options.first_queue..count {
         if lanes.len() == options.queues as usize {
@@ -121,8 +117,8 @@ fn open_lanes(
         }
         let opened = loop {
             match Lane::open(link.index, queue, frame, options.frames, mode) {
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) && *pauses > 0 => {
-                    *pauses -= 1;
+                Err(e) if pauses > 0 && (e.raw_os_error() == Some(libc::EBUSY) || lacks_memory(&e)) => {
+                    pauses -= 1;
                     std::thread::sleep(PAUSE);
                 }
                 result => break result,
@@ -141,6 +137,11 @@ fn open_lanes(
         }
     }
     if lanes.is_empty() { Err(io::Error::from_raw_os_error(libc::EBUSY)) } else { Ok(lanes) }
+}
+
+/// Whether the kernel refused to lock (so much more) memory.
+fn lacks_memory(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS))
 }
 
 /// The addresses and the port at which we receive.

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use crate::error::OpenError;
 use crate::filter::{load, named};
+use crate::lane;
 use crate::net::{Links, Netlink};
+use crate::options::XdpOptions;
 use crate::sys::{self, Xsk};
 
 /// What to expect of AF_XDP at an address.
@@ -17,6 +19,8 @@ pub struct Prospect {
     pub queues: u32,
     /// It is one end of a virtual cable, and has no zero copy. Of other interfaces that is known only when a socket is bound.
     pub veth: bool,
+    /// Bytes of memory that the packet buffers of a queue lock, with the defaults.
+    pub locked_bytes: u64,
     /// Other drivers of ours are at the interface now.
     pub shared: bool,
 }
@@ -37,5 +41,12 @@ pub fn probe(addr: IpAddr, interface: Option<&str>) -> Result<Prospect, OpenErro
     if let Some(id) = link.program {
         named(id, link)?.map_err(|e| OpenError::os("look at the program", link, e))?;
     }
-    Ok(Prospect { interface: link.name.clone(), queues, veth: link.veth, shared: link.program.is_some() })
+    let frame = lane::frame_size(link.mtu, !link.veth);
+    Ok(Prospect {
+        interface: link.name.clone(),
+        queues,
+        veth: link.veth,
+        locked_bytes: lane::locked_bytes(frame, XdpOptions::default().frames),
+        shared: link.program.is_some(),
+    })
 }

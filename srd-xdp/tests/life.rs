@@ -231,6 +231,53 @@ fn ports_of_the_killed_are_removed_by_the_next() {
     drop(first);
 }
 
+const REOPENER: &str = "SRD_XDP_TEST_REOPENER";
+
+/// Not a test: what the next test starts with little memory that it may lock, at the address in the environment.
+#[test]
+fn reopener() {
+    let Ok(addr) = std::env::var(REOPENER) else { return };
+    let addr = addr.parse().expect("an address");
+    for round in 0..5 {
+        let driver = XdpDriver::open(addr, XdpOptions { queues: 1, ..options() });
+        let info = driver.unwrap_or_else(|e| panic!("round {round}: {e}")).info().clone();
+        assert!(!info.zero_copy && info.frame_size == 2048, "{info:?}");
+    }
+}
+
+/// The kernel counts the memory of closed sockets for a moment longer, and that of an attempt at zero copy.
+#[test]
+fn locked_memory_for_one_driver_is_enough() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = bed(Pair::builder().mtu(1500));
+    if !bed.is_virtual() {
+        return;
+    }
+    let host = bed.host(0);
+    let me = std::env::current_exe().expect("this program");
+    let reopen = |addr: &str, mebibytes: u32| {
+        let mut limited = host.command("setpriv");
+        limited.args(["--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock", "prlimit"]);
+        limited.arg(format!("--memlock={}", mebibytes << 20)).arg(&me).args(["--exact", "reopener"]);
+        output(limited.env(REOPENER, addr));
+    };
+    reopen(&format!("{}:0", host.addr()), 5);
+    // Programs in its driver, but no zero copy, which can only be found out.
+    let made = host.command("ip").args("tuntap add dev t0 mode tap".split(' ')).output().expect("ip starts");
+    if !made.status.success() {
+        eprintln!("skipped: this kernel has no tap devices (CONFIG_TUN)");
+        return;
+    }
+    for words in ["addr add 10.8.0.1/24 dev t0", "link set t0 mtu 1500 up"] {
+        output(host.command("ip").args(words.split(' ')));
+    }
+    for mebibytes in [5, 8] {
+        reopen("10.8.0.1:0", mebibytes);
+    }
+}
+
 #[test]
 fn a_device_without_native_programs_has_a_generic_one() {
     if !testbed::runs_here() {
