@@ -438,3 +438,25 @@ fn doctor_says_whether_it_would_work() {
         assert!(state == want && (want == "ok" || found.contains("packet buffers take up to")), "{found}");
     }
 }
+
+#[test]
+fn doctor_warns_of_policies_that_are_bypassed() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().build().expect("a test bed");
+    let host = bed.host(0);
+    let warns = |driver: &str| {
+        let addr = host.addr().to_string();
+        let out = finish(host.command(SRD).args(["doctor", "--json", "--addr", &addr, "--driver", driver]));
+        let report: Value = serde_json::from_slice(&out.stdout).expect("a report");
+        report["findings"].as_array().expect("findings").iter().any(|f| f["check"] == "IPsec")
+    };
+    assert!(!warns("xdp"));
+    let made = host.command("ip").args("xfrm policy add dst 10.0.0.2 dir out action block".split(' ')).output();
+    if !made.expect("ip starts").status.success() {
+        eprintln!("skipped: this kernel has no IPsec (CONFIG_XFRM_USER)");
+        return;
+    }
+    assert_eq!((warns("xdp"), warns("udp")), (true, false));
+}

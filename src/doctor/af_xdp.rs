@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::net::IpAddr;
+use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit};
 use srd::xdp::{DriverChoice, Prospect, XdpOptions, probe};
 use verbs_shim::Options;
 
-use super::Finding;
+use super::{Finding, tool};
 use crate::units::{memory, plural};
 
 const NAME: &str = "AF_XDP";
@@ -16,7 +17,11 @@ const CAP_IPC_LOCK: u32 = 14;
 
 /// For so many devices, the first of which is at this address.
 pub(super) fn check(options: &Options, ip: IpAddr, devices: usize) -> Vec<Finding> {
-    vec![prospect(options, ip, devices)]
+    let mut findings = vec![prospect(options, ip, devices)];
+    if options.driver != DriverChoice::Udp {
+        findings.extend(ipsec());
+    }
+    findings
 }
 
 fn prospect(options: &Options, ip: IpAddr, devices: usize) -> Finding {
@@ -65,4 +70,16 @@ fn lockable() -> u64 {
         return u64::MAX;
     }
     getrlimit(Resource::RLIMIT_MEMLOCK).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+/// Policies are applied by the network stack that AF_XDP bypasses.
+fn ipsec() -> Option<Finding> {
+    let policies = tool::output(Command::new("ip").args(["xfrm", "policy", "list", "dir", "out"]))?;
+    (!policies.trim().is_empty()).then(|| {
+        Finding::warn(
+            "IPsec",
+            "this host has policies for outgoing packets, and what goes by AF_XDP is not encrypted",
+            "use kernel UDP where that matters: --driver udp (SRD_DRIVER)",
+        )
+    })
 }
