@@ -1,9 +1,10 @@
 //! From command-line options to a bound driver and a checked configuration.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs as _, UdpSocket};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use nix::net::if_::if_nametoindex;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use srd::udp::{BindError, UdpDriver, UdpOptions, WaitMode};
@@ -141,7 +142,52 @@ fn pin(cpu: usize) -> Result<()> {
     })
 }
 
-/// A host with an optional port, as given on the command line: `host`, `host:port`, `10.0.0.1:5000`, `::1`, `[::1]:5000`.
+/// An IP address as given on the command line, with port 0. A link-local one names its interface: `fe80::1%eth0`.
+pub(crate) fn ip(text: &str) -> std::result::Result<SocketAddr, String> {
+    let (bare, zone) = text.split_once('%').map_or((text, None), |(bare, zone)| (bare, Some(zone)));
+    let index = match zone {
+        Some(zone) => {
+            let index = zone.parse().ok().or_else(|| if_nametoindex(zone).ok());
+            index.ok_or_else(|| format!("there is no interface '{zone}'; 'ip link' lists them"))?
+        }
+        None => 0,
+    };
+    match bare.parse() {
+        Ok(IpAddr::V6(ip)) if ip.is_unicast_link_local() && index == 0 => {
+            Err(format!("{ip} is link-local, which means nothing without its interface: {ip}%eth0, for example"))
+        }
+        Ok(IpAddr::V6(ip)) => {
+            Ok(SocketAddrV6::new(ip, 0, 0, if ip.is_unicast_link_local() { index } else { 0 }).into())
+        }
+        Ok(ip) if zone.is_none() => Ok(SocketAddr::new(ip, 0)),
+        _ => Err(format!("'{text}' is no IP address")),
+    }
+}
+
+/// The same with an optional port.
+pub(crate) fn ip_and_port(text: &str) -> std::result::Result<(SocketAddr, Option<u16>), String> {
+    let (host, port) = split_port(text)?;
+    let addr = ip(host).map_err(|e| format!("{e}; ADDR or ADDR:PORT is wanted, such as 10.0.0.1 or [::]:5000"))?;
+    Ok((addr, port))
+}
+
+/// Takes the port off: `host:5000`, `::1`, `[::1]`, `[::1]:5000`.
+fn split_port(text: &str) -> std::result::Result<(&str, Option<u16>), String> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').ok_or_else(|| format!("'{text}' has no ']'"))?,
+        // Other IPv6 addresses have no port.
+        None if text.matches(':').count() > 1 => (text, ""),
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    if port.is_empty() {
+        return Ok((host, None));
+    }
+    let number = port.strip_prefix(':').and_then(|port| port.parse().ok());
+    Ok((host, Some(number.ok_or_else(|| format!("'{port}' is no port number from 1 to 65535"))?)))
+}
+
+/// A host with an optional port, as given on the command line: `host`, `host:port`, `10.0.0.1:5000`, `::1`, `[::1]:5000`,
+/// `fe80::1%eth0`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
     host: String,
@@ -152,20 +198,11 @@ impl std::str::FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Target, String> {
-        if let Ok(addr) = text.parse::<SocketAddr>() {
-            return Ok(Target { host: addr.ip().to_string(), port: Some(addr.port()) });
+        let (host, port) = split_port(text)?;
+        if host.contains([':', '%']) || text.starts_with('[') {
+            ip(host)?;
         }
-        let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-        if let Ok(ip) = bare.parse::<IpAddr>() {
-            return Ok(Target { host: ip.to_string(), port: None });
-        }
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) => {
-                (host, Some(port.parse().map_err(|_| format!("'{port}' is no port number from 1 to 65535"))?))
-            }
-            None => (text, None),
-        };
-        if host.is_empty() || host.contains([':', '[', ']', ' ', '/']) || port == Some(0) {
+        if host.is_empty() || host.contains(['[', ']', ' ', '/']) || port == Some(0) {
             return Err(format!("'{text}' is no HOST or HOST:PORT"));
         }
         Ok(Target { host: host.to_owned(), port })
@@ -176,6 +213,10 @@ impl Target {
     /// The address to send to; `port` counts when the target names none.
     pub(crate) fn resolve(&self, port: u16) -> Result<SocketAddr> {
         let host = &self.host;
+        if let Ok(mut addr) = ip(host) {
+            addr.set_port(self.port.unwrap_or(port));
+            return Ok(addr);
+        }
         let found = (host.as_str(), self.port.unwrap_or(port)).to_socket_addrs().map_err(|e| {
             Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("cannot find the address of host '{host}'")))
         })?;
@@ -189,14 +230,16 @@ pub(crate) fn any_port(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// The local address from which datagrams to `peer` would leave this host. Asks the kernel whether they would at all,
+/// The local address, with port 0, from which datagrams to `peer` would leave this host. Asks the kernel whether they would at all,
 /// because the protocol itself takes such trouble for loss and goes on trying.
-pub(crate) fn check_route(peer: SocketAddr) -> Result<IpAddr> {
+pub(crate) fn check_route(peer: SocketAddr) -> Result<SocketAddr> {
     let told = UdpSocket::bind(any_port(peer)).and_then(|socket| {
         socket.connect(peer)?;
-        socket.local_addr()
+        let mut local = socket.local_addr()?;
+        local.set_port(0);
+        Ok(local)
     });
-    told.map(|local| local.ip()).map_err(|e| {
+    told.map_err(|e| {
         use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
         let what = match e.kind() {
             NetworkUnreachable | HostUnreachable => format!("no route to {}; see 'ip route get {0}'", peer.ip()),
@@ -235,8 +278,35 @@ mod tests {
         assert_eq!("::1".parse(), target("::1", None));
         assert_eq!("[::1]".parse(), target("::1", None));
         assert_eq!("[::1]:5000".parse(), target("::1", Some(5000)));
-        for text in ["", ":5000", "host:", "host:0", "host:70000", "a:b:c", "http://host"] {
+        for text in
+            ["", ":5000", "host:", "host:0", "host:70000", "a:b:c", "http://host", "[::1", "[::1]5000", "[host]"]
+        {
             assert!(text.parse::<Target>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn link_local_addresses_keep_their_interface() {
+        let lo = if_nametoindex("lo").expect("an interface that every host has");
+        let at = |port| SocketAddr::V6(SocketAddrV6::new("fe80::1".parse().expect("an address"), port, 0, lo));
+        for (text, port) in [("fe80::1%lo", 7), ("[fe80::1%lo]", 7), ("[fe80::1%lo]:8", 8)] {
+            assert_eq!(text.parse::<Target>().expect(text).resolve(7).expect(text), at(port));
+            assert_eq!(ip_and_port(text).expect(text).0, at(0));
+        }
+        assert_eq!(
+            format!("[fe80::1%{lo}]:8").parse::<Target>().expect("a number").resolve(7).expect("an address"),
+            at(8)
+        );
+        assert_eq!(ip("::1%lo"), Ok("[::1]:0".parse().expect("an address")), "it says nothing there");
+        for (text, says) in [
+            ("fe80::1", "fe80::1%eth0"),
+            ("[fe80::1]:5000", "fe80::1%eth0"),
+            ("fe80::1%no-such-if", "no interface 'no-such-if'"),
+            ("10.0.0.1%lo", "no IP address"),
+            ("host%lo", "no IP address"),
+        ] {
+            let error = text.parse::<Target>().expect_err(text);
+            assert!(error.contains(says), "{text}: {error}");
         }
     }
 }

@@ -112,8 +112,11 @@ impl Drop for Running {
 
 /// A server, and where it listens.
 fn server(host: &Host, family: Family, args: &[&str]) -> (Running, SocketAddr) {
-    let bind = host.ip(family).to_string();
-    let fixed = ["perf", "server", "--port", "0", "--json", "--mode", "sleep", "--bind", &bind];
+    server_at(host, &host.ip(family).to_string(), args)
+}
+
+fn server_at(host: &Host, bind: &str, args: &[&str]) -> (Running, SocketAddr) {
+    let fixed = ["perf", "server", "--port", "0", "--json", "--mode", "sleep", "--bind", bind];
     let mut running = Running::start(host.command(SRD).args(fixed).args(args));
     let line = running.says("listening on");
     let addr = line.trim_end().rsplit(' ').next().expect("the last word").parse().expect("an address");
@@ -404,6 +407,29 @@ fn processes_share_an_interface_by_its_queues() {
     for (code, out) in clients.collect::<Vec<_>>().into_iter().map(Running::end) {
         let report: Value = serde_json::from_str(&out).expect("a report");
         assert_eq!((code, &report["complete"]), (Some(0), &Value::Bool(true)), "{report:#}");
+    }
+}
+
+#[test]
+fn link_local_addresses_have_an_interface() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let bed = Pair::builder().build().expect("a test bed");
+    for (i, host) in bed.hosts().iter().enumerate() {
+        let args = format!("addr add fe80::{}/64 dev eth0 nodad", i + 1);
+        assert!(host.command("ip").args(args.split(' ')).status().expect("ip starts").success());
+    }
+    for driver in ["udp", "xdp"] {
+        let driver = ["--driver", driver];
+        let (_server, addr) = server_at(bed.host(1), "fe80::2%eth0", &driver);
+        let to = format!("[fe80::2%eth0]:{}", addr.port());
+        let mut command = bed.host(0).command(SRD);
+        command.args(["perf", "lat", &to, "--json", "--mode", "sleep", "--iters", "20", "--warmup", "0"]).args(driver);
+        for bind in [&[][..], &["--bind", "fe80::1%eth0"]] {
+            let out = finish(command.args(bind));
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        }
     }
 }
 

@@ -147,7 +147,7 @@ impl Work {
     fn start(args: &SenderArgs, job: Job, clock: Clock) -> Result<Work> {
         job.check().map_err(|e| Fault::peer(format_args!("the receiver asks for what makes no sense: {e}")))?;
         let to = SocketAddr::new(args.receiver.unwrap_or(args.master.ip()), job.port);
-        let from = transport::check_route(to)?;
+        let from = transport::check_route(to)?.ip();
         let (tell, reports) = mpsc::channel();
         let signals = Arc::new(Signals::new());
         let parts = if job.transport == Transport::Srd { job.endpoints } else { job.flows };

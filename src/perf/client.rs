@@ -1,6 +1,6 @@
 //! The client's side of a measurement, shared by all kinds.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use clap::Args;
 use srd::{Driver as _, Failure, PeerId, Span, Time};
@@ -33,8 +33,8 @@ pub(crate) struct ClientArgs {
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = units::seconds_or_none)]
     warmup: Span,
     /// Local address to send from
-    #[arg(long, value_name = "ADDR")]
-    bind: Option<IpAddr>,
+    #[arg(long, value_name = "ADDR", value_parser = transport::ip)]
+    bind: Option<SocketAddr>,
     /// Seconds after which a server that does not answer counts as gone
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = units::seconds)]
     connect_timeout: Span,
@@ -105,8 +105,8 @@ impl Client {
         interrupt::install()?;
         let addr = args.target.resolve(args.port)?;
         // Bound to one address, the driver can connect its sockets.
-        let ip = transport::check_route(addr)?;
-        let local = SocketAddr::new(args.bind.unwrap_or(ip), 0);
+        let route = transport::check_route(addr)?;
+        let local = args.bind.unwrap_or(route);
         if local.is_ipv4() != addr.is_ipv4() {
             return Err(Fault::usage(format_args!(
                 "cannot send from {} to {addr}: IPv4 and IPv6 do not mix",

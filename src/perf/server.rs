@@ -4,7 +4,7 @@
 //! are refused, a second client is told that it must wait, and one that vanishes is forgotten after a while.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
@@ -25,8 +25,8 @@ use crate::{interrupt, render, units};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerArgs {
     /// Local address to listen on, with or without port
-    #[arg(long, short, value_name = "ADDR[:PORT]", default_value = "0.0.0.0", value_parser = bind_addr)]
-    bind: (IpAddr, Option<u16>),
+    #[arg(long, short, value_name = "ADDR[:PORT]", default_value = "0.0.0.0", value_parser = transport::ip_and_port)]
+    bind: (SocketAddr, Option<u16>),
     /// Port to listen on, where --bind names none; 0 lets the system choose
     #[arg(long, short, value_name = "PORT", default_value_t = DEFAULT_PORT)]
     port: u16,
@@ -41,16 +41,6 @@ pub(crate) struct ServerArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     transport: TransportArgs,
-}
-
-fn bind_addr(text: &str) -> std::result::Result<(IpAddr, Option<u16>), String> {
-    if let Ok(addr) = text.parse::<SocketAddr>() {
-        return Ok((addr.ip(), Some(addr.port())));
-    }
-    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-    bare.parse()
-        .map(|ip| (ip, None))
-        .map_err(|_| format!("'{text}' is no ADDR or ADDR:PORT, such as 10.0.0.1 or [::]:5000"))
 }
 
 /// One finished session.
@@ -100,7 +90,8 @@ const PATIENCE_NS_PER_BYTE: u64 = 800;
 
 pub(crate) fn run(args: &ServerArgs) -> Result<Exit> {
     interrupt::install()?;
-    let local = SocketAddr::new(args.bind.0, args.bind.1.unwrap_or(args.port));
+    let (mut local, port) = args.bind;
+    local.set_port(port.unwrap_or(args.port));
     let config = args.transport.config(local, args.client_timeout)?;
     let driver = args.transport.bind(local)?;
     let mut pump = pump::start(driver, config, transport::seed()?);
