@@ -237,11 +237,9 @@ impl LegacyStation {
                 let Some(from) = Addr::from_socket(from) else { return };
                 let i = flow as usize;
                 let (receiver, _) = self.incoming.entry(i).or_insert_with(|| (Receiver::default(), from));
-                let (new, ack) = receiver.on_segment(segment, last, marked, sent, now);
+                let (new, acks) = receiver.on_segment(segment, last, marked, sent, now);
                 let timer = receiver.timer;
-                if let Some(ack) = ack {
-                    send_ack(flow, from, ack, io);
-                }
+                acks.into_iter().flatten().for_each(|ack| send_ack(flow, from, ack, io));
                 self.alarm(i, true, timer);
                 if new {
                     // What a segment carries, its sender's station knows: all are full but the last.

@@ -51,7 +51,7 @@ pub(super) struct Ack {
     pub(super) next: u32,
     /// So have these ranges.
     pub(super) ranges: [(u32, u32); MAX_RANGES],
-    /// Whether a segment since the last acknowledgement was marked.
+    /// Whether the segments that it is for were marked.
     pub(super) marked: bool,
     /// When the segment was sent that this answers.
     pub(super) echo: Time,
@@ -281,6 +281,7 @@ pub(super) struct Receiver {
     /// Ranges beyond, from start to end.
     beyond: BTreeMap<u32, u32>,
     unacked: u32,
+    /// Whether the last segment was marked.
     marked: bool,
     echo: Time,
     /// When an acknowledgement is due at the latest.
@@ -288,7 +289,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// A segment arrived. Returns whether it is new, and an acknowledgement if one is due at once.
+    /// A segment arrived. Returns whether it is new, and the acknowledgements that are due at once.
     pub(super) fn on_segment(
         &mut self,
         segment: u32,
@@ -296,21 +297,24 @@ impl Receiver {
         marked: bool,
         sent: Time,
         now: Time,
-    ) -> (bool, Option<Ack>) {
-        let change = marked != self.marked && self.unacked > 0;
+    ) -> (bool, [Option<Ack>; 2]) {
+        // An acknowledgement is for marked segments or for others, never for both (RFC 8257, section 3.2). Where that changes,
+        // the first of the new kind is acknowledged at once, as Linux does.
+        let change = marked != self.marked;
+        let pending = if change && self.unacked > 0 { Some(self.ack(u32::MAX)) } else { None };
+        self.marked = marked;
         let in_order = segment == self.next;
         let filled = in_order && !self.beyond.is_empty();
         let new = self.insert(segment);
         self.unacked += 1;
-        self.marked |= marked;
         if self.unacked == 1 {
             self.echo = sent;
         }
         if !in_order || filled || last || change || segment < QUICK || self.unacked >= 2 {
-            return (new, Some(self.ack(segment)));
+            return (new, [pending, Some(self.ack(segment))]);
         }
         self.timer = Some(now + DELAYED_ACK);
-        (new, None)
+        (new, [None, None])
     }
 
     fn insert(&mut self, segment: u32) -> bool {
@@ -348,8 +352,33 @@ impl Receiver {
             *slot = range;
         }
         self.unacked = 0;
-        self.marked = false;
         self.timer = None;
         ack
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every acknowledgement speaks of segments that were all marked or all not, so that the sender learns their share.
+    #[test]
+    fn acknowledgements_tell_how_many_segments_were_marked() {
+        let mut receiver = Receiver::default();
+        let (mut acked, mut marked, mut real) = (0, 0, 0);
+        let mut hear = |ack: Ack| {
+            marked += if ack.marked { ack.next - acked } else { 0 };
+            acked = ack.next;
+        };
+        for segment in 0..QUICK + 90 {
+            // Two unmarked ones and one that is, beyond those that are acknowledged one by one.
+            let mark = segment >= QUICK && segment % 3 == 0;
+            real += u32::from(mark);
+            let (new, acks) = receiver.on_segment(segment, false, mark, Time::ZERO, Time::ZERO);
+            assert!(new);
+            acks.into_iter().flatten().for_each(&mut hear);
+        }
+        hear(receiver.ack(u32::MAX));
+        assert_eq!((acked, marked, real), (QUICK + 90, 30, 30));
     }
 }
