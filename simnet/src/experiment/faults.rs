@@ -7,8 +7,10 @@ use srd_core::{Span, Time};
 
 use super::station::Station;
 use crate::cabling::Cabling;
+use crate::link::Link;
 use crate::packet::LinkId;
-use crate::part::{Part, PartKind};
+use crate::part::{Part, PartKind, Queue};
+use crate::plan::Cable;
 use crate::world::{Action, World};
 
 /// What goes wrong with cables.
@@ -23,7 +25,7 @@ pub enum Trouble {
     Lossy(u32),
 }
 
-/// A fault.
+/// A fault. Faults of the same cable may overlap.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fault {
     /// The cables that it concerns, by their index in the plan.
@@ -40,59 +42,78 @@ pub struct Fault {
 
 /// Puts a fault into the schedule of an experiment that began at `start`.
 pub(super) fn schedule(world: &mut World<Station>, cabling: &Rc<Cabling>, fault: &Fault, start: Time) {
-    let links =
-        |back: bool| fault.cables.iter().map(move |c| if back { cabling.links[*c].1 } else { cabling.links[*c].0 });
-    let mut ids: Vec<LinkId> = Vec::new();
-    if fault.directions.0 {
-        ids.extend(links(false));
-    }
-    if fault.directions.1 {
-        ids.extend(links(true));
-    }
     let begin = start + fault.from;
     let end = fault.until.map(|until| start + until);
-    match fault.trouble {
-        Trouble::Dead(reconvergence) => {
-            world.at(begin, Action::Set(ids.clone(), Part::Blackhole));
-            if let Some(end) = end {
-                world.at(end, Action::Clear(ids, PartKind::Blackhole));
-            }
-            let Some(delay) = reconvergence else { return };
-            reroute(world, cabling, &fault.cables, begin + delay, true);
-            if let Some(end) = end {
-                reroute(world, cabling, &fault.cables, end + delay, false);
-            }
-        }
-        Trouble::Lossy(ppm) => {
-            world.at(begin, Action::Set(ids.clone(), Part::Loss(ppm)));
-            if let Some(end) = end {
-                world.at(end, Action::Clear(ids, PartKind::Loss));
-            }
-        }
-        Trouble::Slow(rate) => {
-            for (cable, (there, back)) in fault.cables.iter().map(|c| (*c, cabling.links[*c])) {
-                let usual = cabling.plan.cables[cable].rate;
-                for link in [there, back].into_iter().filter(|l| ids.contains(l)) {
-                    world.at(begin, set_rate(link, rate));
-                    if let Some(end) = end {
-                        world.at(end, set_rate(link, usual));
-                    }
-                }
-            }
+    edge(world, cabling, fault, begin, true);
+    if let Some(end) = end {
+        edge(world, cabling, fault, end, false);
+    }
+    if let Trouble::Dead(Some(delay)) = fault.trouble {
+        reroute(world, cabling, &fault.cables, begin + delay, true);
+        if let Some(end) = end {
+            reroute(world, cabling, &fault.cables, end + delay, false);
         }
     }
 }
 
-/// Changes the rate of a link and leaves its buffer as it is.
-fn set_rate(link: LinkId, rate: u64) -> Action<Station> {
+/// A fault begins or ends. Several may be going on at a link, so what it is made of then is worked out from all of them.
+fn edge(world: &mut World<Station>, cabling: &Rc<Cabling>, fault: &Fault, at: Time, begins: bool) {
+    let (cabling, trouble) = (Rc::clone(cabling), fault.trouble);
+    let both = fault.cables.iter().flat_map(|c| {
+        let (there, back) = cabling.links[*c];
+        [(*c, there, fault.directions.0), (*c, back, fault.directions.1)]
+    });
+    let links: Vec<(usize, LinkId)> = both.filter(|l| l.2).map(|l| (l.0, l.1)).collect();
     let change = move |world: &mut World<Station>| {
-        let link = world.net_mut().link_mut(link);
-        let queue = link.parts().iter().find_map(|p| if let Part::Queue(q) = p { Some(*q) } else { None });
-        if let Some(queue) = queue {
-            link.set(Part::Queue(crate::part::Queue { rate, ..queue }));
+        for (cable, id) in links {
+            let troubles = world.shared_mut().troubles.entry(id).or_default();
+            if begins {
+                troubles.push(trouble);
+            } else if let Some(i) = troubles.iter().position(|t| *t == trouble) {
+                troubles.remove(i);
+            }
+            let state = State::of(&cabling.plan.cables[cable], troubles);
+            state.put(world.net_mut().link_mut(id));
         }
     };
-    Action::Call("change a rate", Box::new(change))
+    world.at(at, Action::Call("a fault begins or ends", Box::new(change)));
+}
+
+/// What faults leave of a link.
+struct State {
+    dead: bool,
+    rate: u64,
+    /// Share of packets that it loses, in millionths.
+    loss: u32,
+}
+
+impl State {
+    /// Dead if any fault says so, at the rate of the slowest, and losing what the cable and each of the faults lose.
+    fn of(cable: &Cable, troubles: &[Trouble]) -> State {
+        let slowest = troubles.iter().filter_map(|t| if let Trouble::Slow(rate) = t { Some(*rate) } else { None }).min();
+        let both = |a: u32, b: u32| a + b - (u64::from(a) * u64::from(b) / 1_000_000) as u32;
+        let losses = troubles.iter().filter_map(|t| if let Trouble::Lossy(ppm) = t { Some(*ppm) } else { None });
+        State {
+            dead: troubles.iter().any(|t| matches!(t, Trouble::Dead(_))),
+            rate: slowest.unwrap_or(cable.rate),
+            loss: losses.fold(cable.loss_ppm, both),
+        }
+    }
+
+    fn put(&self, link: &mut Link) {
+        match self.dead {
+            true => link.set(Part::Blackhole),
+            false => link.clear(PartKind::Blackhole),
+        }
+        match self.loss {
+            0 => link.clear(PartKind::Loss),
+            loss => link.set(Part::Loss(loss)),
+        }
+        let queue = link.parts().iter().find_map(|p| if let Part::Queue(q) = p { Some(*q) } else { None });
+        if let Some(queue) = queue {
+            link.set(Part::Queue(Queue { rate: self.rate, ..queue }));
+        }
+    }
 }
 
 /// Routing learns that cables are dead, or alive again.
@@ -108,4 +129,25 @@ fn reroute(world: &mut World<Station>, cabling: &Rc<Cabling>, cables: &[usize], 
         cabling.route(world.net_mut(), &avoid);
     };
     world.at(at, Action::Call("routing converges", Box::new(learn)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Port;
+
+    #[test]
+    fn troubles_add_up() {
+        let (a, b) = (Port::Server(0), Port::Switch(0));
+        let cable = Cable { a, b, rate: 100, delay: Span::ZERO, loss_ppm: 1_000 };
+        let of = |troubles: &[Trouble]| {
+            let state = State::of(&cable, troubles);
+            (state.dead, state.rate, state.loss)
+        };
+        assert_eq!(of(&[]), (false, 100, 1_000));
+        let dead = Trouble::Dead(None);
+        assert_eq!(of(&[dead, Trouble::Slow(20), Trouble::Slow(50), dead]), (true, 20, 1_000));
+        assert_eq!(of(&[Trouble::Lossy(500_000), Trouble::Lossy(500_000)]), (false, 100, 750_250));
+        assert_eq!(of(&[Trouble::Lossy(1_000_000)]), (false, 100, 1_000_000));
+    }
 }

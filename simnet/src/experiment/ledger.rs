@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use srd_core::{Span, Time};
 
+use super::faults::Trouble;
 use super::verbs::Door;
 use crate::host::Io;
 use crate::net::Net;
-use crate::packet::HostId;
+use crate::packet::{HostId, LinkId};
 
 /// Which moment of a flow another one waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,13 +72,16 @@ pub(super) struct Ledger {
     pub(super) doors: Vec<Option<Door>>,
     /// Cables that routing knows to be dead, and how many faults say so.
     pub(super) dead: BTreeMap<usize, u32>,
+    /// Faults that are going on, per link.
+    pub(super) troubles: BTreeMap<LinkId, Vec<Trouble>>,
 }
 
 impl Ledger {
     pub(super) fn new(flows: Vec<Entry>, hosts: usize) -> Ledger {
         let open = flows.iter().filter(|f| !f.background).count();
         let (due, greetings) = (vec![BTreeSet::new(); hosts], vec![VecDeque::new(); hosts]);
-        Ledger { flows, due, open, greetings, greeting: 0, doors: vec![None; hosts], dead: BTreeMap::new() }
+        let doors = vec![None; hosts];
+        Ledger { flows, due, open, greetings, doors, ..Ledger::default() }
     }
 
     /// Starts the experiment at `at`: flows that wait for nothing are due.

@@ -180,6 +180,30 @@ fn faults_end_and_links_slow_down() {
     assert!(outcome.drops > 0 && outcome.flows[0].retransmits > 0 && outcome.flows[0].delivered == 5_000_000);
 }
 
+/// A fault that ends while another one of its kind goes on ends nothing else.
+#[test]
+fn faults_may_overlap() {
+    let mut e = experiment(star(2), vec![flow(0, 1, 5_000_000, Transport::Srd)]);
+    let ms = Span::from_millis;
+    let on = |trouble, from, until| Fault { cables: vec![1], directions: (true, true), trouble, from, until: Some(until) };
+    let during = |trouble, short| vec![on(trouble, Span::ZERO, ms(10)), on(short, ms(1), ms(2))];
+    e.faults = during(Trouble::Dead(None), Trouble::Dead(None));
+    let dead = fct_us(&run(&e), 0);
+    assert!(dead > 10_000.0, "{dead} us, dead for 10,000");
+    e.faults = during(Trouble::Slow(G), Trouble::Slow(2 * G));
+    let slow = fct_us(&run(&e), 0);
+    // 10 ms at 1 Gbit/s carry a quarter of it.
+    assert!(slow > 10_000.0, "{slow} us, slow for 10,000");
+    // What the cable loses itself it loses after the fault, too.
+    let lost = |e: &Experiment| run(e).links.iter().map(|l| l.other_drops).sum::<u64>();
+    e.plan.cables[1].loss_ppm = 50_000;
+    e.faults = vec![on(Trouble::Lossy(1_000), Span::ZERO, US)];
+    let with = lost(&e);
+    e.faults.clear();
+    let without = lost(&e);
+    assert!(with > without / 2 && without > 20, "{with} lost with a fault of 1 us, {without} without");
+}
+
 #[test]
 fn a_shared_buffer_drops_earlier() {
     let flows: Vec<FlowSpec> = (0..16).map(|i| flow(i, 16, 200_000, tcp(TcpControl::NewReno))).collect();
