@@ -41,6 +41,8 @@ pub(super) struct Entry {
     pub(super) bytes: Option<u64>,
     /// Payload of a full packet, for models that count packets.
     pub(super) segment: u32,
+    /// Round trip of a full packet through an idle network, for TCP.
+    pub(super) rtt: Span,
     /// Bits per second at which its application makes data; `None` for all at once.
     pub(super) rate: Option<u64>,
     /// Whether the experiment is over without it.

@@ -212,7 +212,7 @@ impl LegacyStation {
         let kind = match *kind {
             Legacy::Tcp(config) => {
                 let segments = entry.bytes.map(|b| b.div_ceil(config.segment().into()) as u32);
-                Kind::Tcp(Box::new(Sender::new(config, segments)), config)
+                Kind::Tcp(Box::new(Sender::new(config, segments, entry.rtt)), config)
             }
             Legacy::Constant { mtu } => Kind::Constant { mtu, sent: 0 },
         };

@@ -38,6 +38,9 @@ const PAUSE: Span = Span::from_micros(100);
 /// Simulated time between two reports of progress.
 const SLICE: Span = Span::from_micros(200);
 
+/// Bytes of an acknowledgement of TCP on a cable.
+const TCP_ACK: u32 = 90;
+
 /// What a station is for: server, card, and whether the older transports run on it.
 type Card = (usize, usize, bool);
 
@@ -98,6 +101,11 @@ impl Experiment {
             if matches!(f.transport, Transport::Constant { .. }) && f.rate.is_none() {
                 return Err(format!("flow {i} has a constant rate and does not say which"));
             }
+            if let Transport::Tcp(config) = f.transport
+                && config.min_rto == Span::ZERO
+            {
+                return Err(format!("flow {i} has a minimum RTO of 0"));
+            }
             if let Some((bad, _)) = f.after.iter().find(|(other, _)| *other >= self.flows.len() || *other == i) {
                 return Err(format!("flow {i} waits for flow {bad}"));
             }
@@ -110,7 +118,15 @@ impl Experiment {
     }
 
     fn ledger(&self, ids: &BTreeMap<Card, HostId>) -> Ledger {
-        let mut entries: Vec<Entry> = self.flows.iter().map(|f| entry(f, self.mtu, ids)).collect();
+        let mut rtts = BTreeMap::new();
+        // Servers of the same switches are as far from each other.
+        let mut rtt = |f: &FlowSpec| match f.transport {
+            Transport::Tcp(config) => *rtts
+                .entry((self.plan.edge(f.from.0), self.plan.edge(f.to.0)))
+                .or_insert_with(|| self.plan.base_rtt(f.from.0, f.to.0, config.mtu, TCP_ACK)),
+            _ => Span::ZERO,
+        };
+        let mut entries: Vec<Entry> = self.flows.iter().map(|f| entry(f, self.mtu, rtt(f), ids)).collect();
         for (i, f) in self.flows.iter().enumerate() {
             for (other, moment) in &f.after {
                 entries[*other].dependents.push((i, *moment));
@@ -260,7 +276,7 @@ fn card(flow: &FlowSpec, (server, card): (usize, usize)) -> Card {
     }
 }
 
-fn entry(f: &FlowSpec, mtu: u32, ids: &BTreeMap<Card, HostId>) -> Entry {
+fn entry(f: &FlowSpec, mtu: u32, rtt: Span, ids: &BTreeMap<Card, HostId>) -> Entry {
     let segment = match f.transport {
         Transport::Srd => mtu,
         Transport::Tcp(config) => config.segment(),
@@ -271,6 +287,7 @@ fn entry(f: &FlowSpec, mtu: u32, ids: &BTreeMap<Card, HostId>) -> Entry {
         to: ids[&card(f, f.to)],
         bytes: f.bytes,
         segment,
+        rtt,
         rate: f.rate,
         background: f.background,
         silent: matches!(f.transport, Transport::Constant { .. }),

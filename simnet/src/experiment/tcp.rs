@@ -1,5 +1,6 @@
 //! A model of TCP, single path: selective acknowledgements (RFC 6675), retransmission timer (RFC 6298), delayed
-//! acknowledgements, an initial window. Segments are counted, not bytes; there is no handshake and no tail-loss probe.
+//! acknowledgements, an initial window. Segments are counted, not bytes; there is no handshake, but the round trip that it
+//! would have measured is known, and no tail-loss probe.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +13,7 @@ use super::control::{TcpControl, Window};
 pub struct TcpConfig {
     /// Congestion control.
     pub control: TcpControl,
-    /// Smallest retransmission timeout. Linux has 200 ms; the SRD paper's tail shows 50 ms.
+    /// Smallest retransmission timeout, not 0. Linux has 200 ms; the SRD paper's tail shows 50 ms.
     pub min_rto: Span,
     /// Segments sent before the first acknowledgement (RFC 6928: 10).
     pub initial_window: u32,
@@ -85,7 +86,7 @@ pub(super) struct Sender {
     recovery: Option<(u32, bool)>,
     /// The window of marks ends with this one.
     round_end: u32,
-    srtt: Option<Span>,
+    srtt: Span,
     rttvar: Span,
     backoff: u32,
     pub(super) timer: Option<Time>,
@@ -95,7 +96,8 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(config: TcpConfig, total: Option<u32>) -> Sender {
+    /// A sender whose handshake, which is not modelled, has measured this round trip.
+    pub(super) fn new(config: TcpConfig, total: Option<u32>, rtt: Span) -> Sender {
         Sender {
             config,
             window: Window::new(config.control, config.initial_window),
@@ -107,8 +109,8 @@ impl Sender {
             limited: false,
             recovery: None,
             round_end: 0,
-            srtt: None,
-            rttvar: Span::ZERO,
+            srtt: rtt,
+            rttvar: rtt / 2,
             backoff: 0,
             timer: None,
             packets: 0,
@@ -128,11 +130,7 @@ impl Sender {
     }
 
     fn rto(&self) -> Span {
-        let rto = match self.srtt {
-            Some(srtt) => (srtt + self.rttvar * 4).max(self.config.min_rto),
-            // The handshake, which is not modelled, has measured a round trip.
-            None => self.config.min_rto,
-        };
+        let rto = (self.srtt + self.rttvar * 4).max(self.config.min_rto);
         (rto * (1 << self.backoff.min(16))).min(MAX_RTO)
     }
 
@@ -194,7 +192,7 @@ impl Sender {
             Some((end, _)) if self.first >= end => self.recovery = None,
             // A window that held nothing back says nothing about the network (RFC 7661).
             Some((_, true)) | None if newly > 0 && self.limited => {
-                self.window.on_acked(newly, now, self.srtt.unwrap_or_default());
+                self.window.on_acked(newly, now, self.srtt);
             }
             _ => {}
         }
@@ -263,13 +261,8 @@ impl Sender {
     }
 
     fn measure(&mut self, rtt: Span) {
-        match self.srtt {
-            None => (self.srtt, self.rttvar) = (Some(rtt), rtt / 2),
-            Some(srtt) => {
-                self.rttvar = self.rttvar * 3 / 4 + rtt.abs_diff(srtt) / 4;
-                self.srtt = Some(srtt * 7 / 8 + rtt / 8);
-            }
-        }
+        self.rttvar = self.rttvar * 3 / 4 + rtt.abs_diff(self.srtt) / 4;
+        self.srtt = self.srtt * 7 / 8 + rtt / 8;
     }
 }
 

@@ -78,6 +78,15 @@ fn every_transport_delivers_a_lone_flow_near_line_rate() {
     }
 }
 
+/// The handshake, which is not modelled, tells how far away the peer is: nothing times out before it can be acknowledged.
+#[test]
+fn tcp_knows_a_long_way_from_the_start() {
+    let far = Clos::star(2, 100 * G, Span::from_millis(5));
+    let outcome = run(&experiment(far, vec![flow(0, 1, 1_000_000, tcp(TcpControl::Cubic))]));
+    let flow = &outcome.flows[0];
+    assert_eq!((flow.timeouts, flow.retransmits, outcome.drops), (0, 0, 0), "20 ms away, with a minimum RTO of 5 ms");
+}
+
 /// 1 MB and its headers take 81 us, and the round trip 4. Each receiver knows two connections, but only one brings data.
 #[test]
 fn who_alone_sends_to_a_receiver_does_not_wait_for_its_share() {
@@ -254,24 +263,27 @@ fn samples_add_up() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let error = |change: fn(&mut Experiment)| {
+    let error = |change: &dyn Fn(&mut Experiment)| {
         let mut e = experiment(star(2), vec![flow(0, 1, 1_000, Transport::Srd)]);
         change(&mut e);
         e.run(|_| true).expect_err("it makes no sense")
     };
-    assert!(error(|e| e.flows.clear()).contains("no flow"));
-    assert!(error(|e| e.flows[0].to.0 = 2).contains("server 2"));
-    assert!(error(|e| e.flows[0].to = (0, 0)).contains("to itself"));
-    assert!(error(|e| e.flows[0].bytes = Some(0)).contains("no bytes"));
-    assert!(error(|e| e.flows[0].after = vec![(0, Moment::Arrived)]).contains("waits for flow 0"));
-    assert!(error(|e| e.flows[0].transport = Transport::Constant { mtu: 1_500 }).contains("does not say which"));
-    assert!(error(|e| e.flows[0].via = Some(0)).contains("many paths"));
-    assert!(error(|e| e.plan.cables.truncate(1)).contains("h1 has 0 cables"));
+    assert!(error(&|e| e.flows.clear()).contains("no flow"));
+    assert!(error(&|e| e.flows[0].to.0 = 2).contains("server 2"));
+    assert!(error(&|e| e.flows[0].to = (0, 0)).contains("to itself"));
+    assert!(error(&|e| e.flows[0].bytes = Some(0)).contains("no bytes"));
+    assert!(error(&|e| e.flows[0].after = vec![(0, Moment::Arrived)]).contains("waits for flow 0"));
+    assert!(error(&|e| e.flows[0].transport = Transport::Constant { mtu: 1_500 }).contains("does not say which"));
+    let config = TcpConfig { min_rto: Span::ZERO, ..TcpConfig::default() };
+    let at_once = |e: &mut Experiment| e.flows[0].transport = Transport::Tcp(config);
+    assert!(error(&at_once).contains("minimum RTO of 0"));
+    assert!(error(&|e| e.flows[0].via = Some(0)).contains("many paths"));
+    assert!(error(&|e| e.plan.cables.truncate(1)).contains("h1 has 0 cables"));
     let bad = |e: &mut Experiment| {
         let trouble = Trouble::Dead(None);
         e.faults = vec![Fault { cables: vec![9], directions: (true, true), trouble, from: Span::ZERO, until: None }];
     };
-    assert!(error(bad).contains("cable 9"));
+    assert!(error(&bad).contains("cable 9"));
 }
 
 #[test]
