@@ -290,9 +290,18 @@ impl Io<'_> {
     /// # Panics
     /// If the index is not below [`HostSpec::source_ports`].
     pub fn send(&mut self, port: u16, dst: Addr, ecn: Ecn, fill: impl FnOnce(&mut Packet)) {
+        self.send_late(port, dst, ecn, 0, fill);
+    }
+
+    /// The same with a packet that comes out of the host's cable later, by so many millionths of the time that it takes there.
+    /// Such packets do not overtake each other.
+    ///
+    /// # Panics
+    /// Like [`send`](Self::send).
+    pub fn send_late(&mut self, port: u16, dst: Addr, ecn: Ecn, late_ppm: u32, fill: impl FnOnce(&mut Packet)) {
         let src = Addr::of(self.host.id, self.host.ports[usize::from(port)]);
         let stats = &mut self.host.stats;
-        self.net.send(self.host.spec.mtu, src, dst, ecn, |packet| {
+        self.net.send(self.host.spec.mtu, src, dst, ecn, late_ppm, |packet| {
             fill(packet);
             stats.sent += 1;
             stats.sent_bytes += u64::from(packet.len());

@@ -76,6 +76,8 @@ struct Rest {
     parts: Vec<Part>,
     rng: Rng,
     burst_bad: bool,
+    /// When the last packet comes out that was late.
+    late_until: Time,
 }
 
 impl Link {
@@ -89,7 +91,7 @@ impl Link {
             queued: 0,
             busy_until: Time::ZERO,
             carry: 0,
-            rest: Box::new(Rest { parts: Vec::new(), rng, burst_bad: false }),
+            rest: Box::new(Rest { parts: Vec::new(), rng, burst_bad: false, late_until: Time::ZERO }),
         };
         for part in parts {
             link.set(*part);
@@ -137,11 +139,12 @@ impl Link {
 
     /// Bytes that may wait before it; `u64::MAX` without a queue.
     pub fn limit(&self) -> u64 {
-        self.rest
-            .parts
-            .iter()
-            .find_map(|p| if let Part::Queue(q) = p { Some(q.limit) } else { None })
-            .unwrap_or(u64::MAX)
+        self.queue().map_or(u64::MAX, |q| q.limit)
+    }
+
+    /// Its queue, if it has one.
+    pub(crate) fn queue(&self) -> Option<Queue> {
+        self.rest.parts.iter().find_map(|p| if let Part::Queue(q) = p { Some(*q) } else { None })
     }
 
     /// Counters.
@@ -231,6 +234,15 @@ impl Link {
             }
         }
         self.passed(packets.label(packet), at, copy)
+    }
+
+    /// When a packet of `len` bytes comes out that would at `at`, but is late by so many millionths of the time that it takes to
+    /// send: not before other late ones that entered earlier.
+    pub(crate) fn late(&mut self, at: Time, len: u32, ppm: u32) -> Time {
+        let rate = self.queue().map_or(u64::MAX, |q| q.rate);
+        let takes = u64::from(len + self.overhead) * 8_000_000_000 / rate;
+        self.rest.late_until = self.rest.late_until.max(at + Span::from_nanos(takes * u64::from(ppm) / 1_000_000));
+        self.rest.late_until
     }
 
     fn passed(&mut self, label: &Label, at: Time, copy: Option<Time>) -> Passage {

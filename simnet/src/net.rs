@@ -250,8 +250,18 @@ impl Net {
         }
     }
 
-    /// A host with an interface of this MTU sends a packet whose payload `fill` writes.
-    pub(crate) fn send(&mut self, mtu: u32, src: Addr, dst: Addr, ecn: Ecn, fill: impl FnOnce(&mut Packet)) {
+    /// A host with an interface of this MTU sends a packet whose payload `fill` writes; see [`Io::send_late`].
+    ///
+    /// [`Io::send_late`]: crate::Io::send_late
+    pub(crate) fn send(
+        &mut self,
+        mtu: u32,
+        src: Addr,
+        dst: Addr,
+        ecn: Ecn,
+        late_ppm: u32,
+        fill: impl FnOnce(&mut Packet),
+    ) {
         let host = src.host().expect("a host's address");
         let to = dst.host().unwrap_or(HostId(u32::MAX));
         let packet = self.packets.alloc(src, dst, to, ecn, fill);
@@ -271,7 +281,7 @@ impl Net {
             return self.drop_at(host, packet, DropReason::Mtu);
         }
         match self.uplinks.get(host.0 as usize) {
-            Some(&Some(link)) => self.enter(link, packet),
+            Some(&Some(link)) => self.enter(link, packet, late_ppm),
             _ => self.drop_at(host, packet, DropReason::NoRoute),
         }
     }
@@ -301,7 +311,7 @@ impl Net {
         // Several hosts may share a cable; the address says which one it is.
         let Some(switch) = self.switch_after(link) else { return Some(label.to) };
         match switch.next(label.to, label.flow) {
-            Some(next) => self.enter(next, packet),
+            Some(next) => self.enter(next, packet, 0),
             None => self.drop_on(link, packet, DropReason::NoRoute),
         }
         None
@@ -315,7 +325,7 @@ impl Net {
         }
     }
 
-    fn enter(&mut self, link: LinkId, packet: PacketId) {
+    fn enter(&mut self, link: LinkId, packet: PacketId, late_ppm: u32) {
         let l = &mut self.links[link.0 as usize];
         let pool = l.pool.map(|pool| &mut self.pools[pool as usize]);
         let found = l.queued(self.now);
@@ -332,9 +342,16 @@ impl Net {
                     self.log.record(self.now, LogEvent::Copied { link, packet: a, copy: b });
                     self.events.push(copy_at, Event::Arrive { link, packet: copy });
                 }
+                let at = if late_ppm == 0 { at } else { self.late(link, packet, at, late_ppm) };
                 self.events.push(at, Event::Arrive { link, packet });
             }
         }
+    }
+
+    /// When a packet arrives that would at `at` if it were not late.
+    fn late(&mut self, link: LinkId, packet: PacketId, at: Time, ppm: u32) -> Time {
+        let len = self.packets.label(packet).len;
+        self.links[link.0 as usize].late(at, len, ppm)
     }
 
     fn drop_on(&mut self, link: LinkId, packet: PacketId, reason: DropReason) {

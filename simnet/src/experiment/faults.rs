@@ -109,8 +109,7 @@ impl State {
             0 => link.clear(PartKind::Loss),
             loss => link.set(Part::Loss(loss)),
         }
-        let queue = link.parts().iter().find_map(|p| if let Part::Queue(q) = p { Some(*q) } else { None });
-        if let Some(queue) = queue {
+        if let Some(queue) = link.queue() {
             link.set(Part::Queue(Queue { rate: self.rate, ..queue }));
         }
     }

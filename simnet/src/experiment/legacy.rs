@@ -32,6 +32,10 @@ enum Header {
 const TCP_EXTRA: u32 = 24;
 /// Time's worth of packets in the host's own port beyond which TCP waits (TCP small queues).
 const OWN_QUEUE: Span = Span::from_micros(10);
+/// Segments come out of the host's cable late by up to so many millionths of the time that they take there. No host sends as
+/// evenly as a model; without this, flows that fill a drop-tail queue at the receiver's own rate are in step with it for ever,
+/// and keep all others out.
+const JITTER_PPM: u64 = 1_000_000;
 /// Longest encoded header.
 const MAX_HEADER: usize = 46;
 
@@ -310,7 +314,8 @@ impl LegacyStation {
                 {
                     let header = Header::Segment { flow: flow32, segment, last: Some(segment) == last, sent: now };
                     let bytes = segment_bytes(out.bytes, segment, size);
-                    put(out.port, out.to, ecn, header, bytes + TCP_EXTRA, io);
+                    let late = io.rng().below(JITTER_PPM) as u32;
+                    put(out.port, out.to, ecn, header, bytes + TCP_EXTRA, late, io);
                 }
                 *counters = LegacyCounters {
                     packets: sender.packets,
@@ -328,7 +333,7 @@ impl LegacyStation {
                 while *sent < due {
                     *sent += 1;
                     counters.packets += 1;
-                    put(out.port, out.to, Ecn::NotEct, Header::Constant { flow: flow32 }, size, io);
+                    put(out.port, out.to, Ecn::NotEct, Header::Constant { flow: flow32 }, size, 0, io);
                 }
                 if out.bytes.is_some_and(|b| *sent >= b.div_ceil(size.into())) { None } else { when(due, size) }
             }
@@ -343,13 +348,13 @@ fn segment_bytes(total: Option<u64>, segment: u32, size: u32) -> u32 {
 }
 
 fn send_ack(flow: u32, to: Addr, ack: Ack, io: &mut Io<'_>) {
-    put(0, to, Ecn::NotEct, Header::Ack { flow, ack }, TCP_EXTRA, io);
+    put(0, to, Ecn::NotEct, Header::Ack { flow, ack }, TCP_EXTRA, 0, io);
 }
 
-/// Sends a packet of `len` bytes beyond IPv4 and UDP headers that begins with this header.
-fn put(port: u16, to: Addr, ecn: Ecn, header: Header, len: u32, io: &mut Io<'_>) {
+/// Sends a packet of `len` bytes beyond IPv4 and UDP headers that begins with this header, and is late.
+fn put(port: u16, to: Addr, ecn: Ecn, header: Header, len: u32, late_ppm: u32, io: &mut Io<'_>) {
     let (bytes, used) = header.encode();
-    io.send(port, to, ecn, |packet| {
+    io.send_late(port, to, ecn, late_ppm, |packet| {
         packet.put(&bytes[..used]);
         packet.put_zeros(len.saturating_sub(used as u32));
     });

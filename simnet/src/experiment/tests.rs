@@ -87,6 +87,25 @@ fn tcp_knows_a_long_way_from_the_start() {
     assert_eq!((flow.timeouts, flow.retransmits, outcome.drops), (0, 0, 0), "20 ms away, with a minimum RTO of 5 ms");
 }
 
+/// Hosts whose cables are as fast as the receiver's do not march in step with its queue, which would let one in and no other.
+#[test]
+fn endless_tcp_flows_share_a_receiver() {
+    let endless = |from, control| FlowSpec { bytes: None, ..flow(from, 2, 1, tcp(control)) };
+    for control in [TcpControl::NewReno, TcpControl::Cubic] {
+        let mut e = experiment(star(3), vec![endless(0, control), endless(1, control)]);
+        (e.buffers.ecn, e.limit) = (None, Span::from_millis(50));
+        let both = |seed| {
+            let outcome = run(&Experiment { seed, ..e.clone() });
+            [0, 1].map(|i| outcome.flows[i].delivered as f64 * 8e-9 / 0.05)
+        };
+        let (one, other) = (both(1), both(2));
+        for got in [one, other] {
+            assert!(got[0].min(got[1]) > 25.0 && got[0] + got[1] > 97.0, "{control:?}: {got:?} Gbit/s");
+        }
+        assert_ne!(one, other, "{control:?}: chance is the seed's");
+    }
+}
+
 /// 1 MB and its headers take 81 us, and the round trip 4. Each receiver knows two connections, but only one brings data.
 #[test]
 fn who_alone_sends_to_a_receiver_does_not_wait_for_its_share() {
