@@ -8,6 +8,8 @@ use crate::time::Span;
 pub struct Stats {
     /// Datagrams sent.
     pub tx_packets: u64,
+    /// Those of them that carried payload of messages.
+    pub tx_data_packets: u64,
     /// Bytes of UDP payload sent.
     pub tx_bytes: u64,
     /// Datagrams received, good or bad.
@@ -78,6 +80,7 @@ impl Stats {
         }
         add! {
             tx_packets
+            tx_data_packets
             tx_bytes
             rx_packets
             rx_bytes

@@ -36,6 +36,17 @@ fn messages_of_all_sizes_arrive_intact_both_ways() {
     }
 }
 
+#[test]
+fn packets_with_payload_are_counted_apart() {
+    let mut pair = Pair::new(Config::default());
+    pair.send(0, pattern(1, 1_000_000));
+    pair.run_until(Span::from_secs(1), |p| p.sides[0].completed.len() == 1);
+    let [sender, receiver] = [0, 1].map(|i| *pair.sides[i].endpoint.stats());
+    let needed = 1_000_000 / u64::from(Config::default().max_datagram);
+    assert!((needed..needed + 20).contains(&sender.tx_data_packets), "{sender:?}");
+    assert!(receiver.tx_data_packets == 0 && receiver.tx_packets > 5, "{receiver:?}");
+}
+
 /// A driver that reads its clock and is then descheduled dates what it finds back to before it was sent.
 #[test]
 fn an_acknowledgement_from_before_its_packet_is_no_round_trip() {

@@ -23,7 +23,7 @@ pub struct FlowOutcome {
     pub arrived: Option<Span>,
     /// Payload that arrived.
     pub delivered: u64,
-    /// Packets sent; those of a card that sends several flows are shared out evenly, like the next two.
+    /// Packets with payload that were sent; those of a card that sends several flows are shared out evenly, like the next two.
     pub packets: u64,
     /// Packets sent again.
     pub retransmits: u64,
@@ -182,7 +182,7 @@ fn flows(experiment: &Experiment, world: &World<Station>, start: Time) -> Vec<Fl
 
 fn difference(now: &Stats, before: &Stats) -> LegacyCounters {
     LegacyCounters {
-        packets: now.tx_packets - before.tx_packets,
+        packets: now.tx_data_packets - before.tx_data_packets,
         retransmits: now.retransmits - before.retransmits,
         timeouts: now.timeouts - before.timeouts,
     }

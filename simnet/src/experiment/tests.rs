@@ -117,6 +117,15 @@ fn who_alone_sends_to_a_receiver_does_not_wait_for_its_share() {
     }
 }
 
+/// Acknowledgements are none, whoever sends them.
+#[test]
+fn packets_of_a_flow_carry_its_data() {
+    let outcome = run(&experiment(star(2), [(0, 1), (1, 0)].map(|(a, b)| flow(a, b, 5_000_000, Transport::Srd)).to_vec()));
+    for flow in &outcome.flows {
+        assert!((558..575).contains(&flow.packets), "{} packets of 9,000 bytes for 5 MB", flow.packets);
+    }
+}
+
 #[test]
 fn same_seed_same_outcome_and_another_seed_another() {
     let flows = (0..8).map(|i| flow(i, 8, 300_000, Transport::Srd)).collect();

@@ -590,6 +590,7 @@ impl Conn {
         self.waiting_since.get_or_insert(cx.awake());
         self.guard(cx, path);
         cx.stats.tx_packets += 1;
+        cx.stats.tx_data_packets += u64::from(pieces > 0);
         cx.stats.tx_bytes += len as u64;
         len
     }
