@@ -69,6 +69,8 @@ pub struct Net {
     blocked: Vec<(HostId, HostId)>,
     /// Buffers that several links share.
     pools: Vec<Pool>,
+    /// Packets that no route led on.
+    unrouted: u64,
     /// Room for a packet whose payload is put together from its length.
     pub(crate) zeros: Vec<u8>,
     capturing: bool,
@@ -92,6 +94,7 @@ impl Net {
             uplinks: Vec::new(),
             blocked: Vec::new(),
             pools: Vec::new(),
+            unrouted: 0,
             zeros: Vec::new(),
             capturing: false,
             captured: VecDeque::new(),
@@ -165,6 +168,11 @@ impl Net {
     /// All links.
     pub fn links(&self) -> impl Iterator<Item = (LinkId, &Link)> {
         self.links.iter().enumerate().map(|(i, l)| (LinkId(i as u32), l))
+    }
+
+    /// Packets that ended where there was no route for them, which is on no link.
+    pub fn unrouted(&self) -> u64 {
+        self.unrouted
     }
 
     /// A switch, to be given routes or another seed.
@@ -282,7 +290,10 @@ impl Net {
         }
         match self.uplinks.get(host.0 as usize) {
             Some(&Some(link)) => self.enter(link, packet, late_ppm),
-            _ => self.drop_at(host, packet, DropReason::NoRoute),
+            _ => {
+                self.unrouted += 1;
+                self.drop_at(host, packet, DropReason::NoRoute);
+            }
         }
     }
 
@@ -312,7 +323,10 @@ impl Net {
         let Some(switch) = self.switch_after(link) else { return Some(label.to) };
         match switch.next(label.to, label.flow) {
             Some(next) => self.enter(next, packet, 0),
-            None => self.drop_on(link, packet, DropReason::NoRoute),
+            None => {
+                self.unrouted += 1;
+                self.drop_on(link, packet, DropReason::NoRoute);
+            }
         }
         None
     }

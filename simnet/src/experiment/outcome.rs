@@ -69,7 +69,7 @@ pub struct Outcome {
     pub elapsed: Span,
     /// Packets that hosts sent.
     pub packets: u64,
-    /// Packets that the network or a host's receive queue dropped.
+    /// Packets that the network, for want of a route too, or a host's receive queue dropped.
     pub drops: u64,
     /// Events that were executed, those before the start included.
     pub events: u64,
@@ -84,7 +84,8 @@ pub struct Outcome {
 pub(super) struct Before {
     pub(super) start: Time,
     pub(super) packets: u64,
-    pub(super) overflows: u64,
+    /// Packets dropped on no link.
+    pub(super) drops: u64,
 }
 
 impl Outcome {
@@ -97,8 +98,8 @@ impl Outcome {
     ) -> Outcome {
         let elapsed = world.now().since(before.start);
         let links = links(world, cabling, elapsed);
-        let overflows: u64 = world.hosts().map(|h| world.host(h).stats().overflows).sum();
-        let drops = links.iter().map(|l| l.queue_drops + l.other_drops).sum::<u64>() + overflows - before.overflows;
+        let elsewhere = drops_elsewhere(world) - before.drops;
+        let drops = links.iter().map(|l| l.queue_drops + l.other_drops).sum::<u64>() + elsewhere;
         let failed = world.hosts().map(|h| match world.node(h) {
             Station::Srd(s) => s.failed,
             Station::Legacy(_) => 0,
@@ -115,6 +116,11 @@ impl Outcome {
             broken: world.violation().map(|v| v.what.clone()),
         }
     }
+}
+
+/// Packets that were dropped on no link: where a host's receive queue was full, or where no route led on.
+pub(super) fn drops_elsewhere(world: &World<Station>) -> u64 {
+    world.net().unrouted() + world.hosts().map(|h| world.host(h).stats().overflows).sum::<u64>()
 }
 
 fn links(world: &World<Station>, cabling: &Rc<Cabling>, elapsed: Span) -> Vec<LinkOutcome> {

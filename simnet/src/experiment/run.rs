@@ -7,7 +7,7 @@ use srd_core::{Config, Span, Time};
 
 use super::ledger::{Entry, Ledger};
 use super::legacy::{Legacy, LegacyStation};
-use super::outcome::{Before, Outcome};
+use super::outcome::{Before, Outcome, drops_elsewhere};
 use super::srd::SrdStation;
 use super::station::Station;
 use super::{Descheduling, Experiment, FlowSpec, Transport, faults};
@@ -225,9 +225,7 @@ impl Experiment {
             }
         }
         let hosts: Vec<HostId> = world.hosts().collect();
-        let mut overflows = 0;
         for host in hosts {
-            overflows += world.host(host).stats().overflows;
             if let Station::Srd(station) = world.node_mut(host) {
                 station.before = *station.stats();
             }
@@ -236,7 +234,7 @@ impl Experiment {
             faults::schedule(world, cabling, fault, start);
         }
         world.with_shared_and_net(|ledger, net| ledger.begin(start, net));
-        Before { start, packets: world.counters().packets, overflows }
+        Before { start, packets: world.counters().packets, drops: drops_elsewhere(world) }
     }
 
     /// Lets time pass to the end, and samples what has arrived.

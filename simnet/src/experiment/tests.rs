@@ -217,6 +217,18 @@ fn faults_end_and_links_slow_down() {
     assert!(outcome.drops > 0 && outcome.flows[0].retransmits > 0 && outcome.flows[0].delivered == 5_000_000);
 }
 
+/// Where routing knows that a server's only cable is dead, its packets end at a switch, not on a link.
+#[test]
+fn packets_without_a_route_are_dropped_ones() {
+    let mut e = experiment(star(2), vec![flow(0, 1, 5_000_000, Transport::Srd)]);
+    e.limit = Span::from_millis(2);
+    let trouble = Trouble::Dead(Some(Span::ZERO));
+    e.faults = vec![Fault { cables: vec![1], directions: (true, true), trouble, from: US * 100, until: None }];
+    let outcome = run(&e);
+    let on_links: u64 = outcome.links.iter().map(|l| l.queue_drops + l.other_drops).sum();
+    assert!(outcome.drops > on_links + 10, "{} dropped, {on_links} of them on links", outcome.drops);
+}
+
 /// A fault that ends while another one of its kind goes on ends nothing else.
 #[test]
 fn faults_may_overlap() {
