@@ -293,8 +293,8 @@ impl Io<'_> {
         self.send_late(port, dst, ecn, 0, fill);
     }
 
-    /// The same with a packet that comes out of the host's cable later, by so many millionths of the time that it takes there.
-    /// Such packets do not overtake each other.
+    /// The same with a packet that comes out of the host's cable later, by so many millionths of the time that it takes
+    /// there. Such packets do not overtake each other.
     ///
     /// # Panics
     /// Like [`send`](Self::send).

@@ -1,7 +1,8 @@
 //! Links: one direction of a cable, made of parts that a packet passes one after the other.
 //!
 //! A packet's whole passage is computed when it enters the link, so a hop costs one event: the queue knows when everything
-//! before the packet will have left. What changes later (rate, delay, loss) holds for packets that enter later.
+//! before the packet will have left. What changes later (rate, delay, loss) holds for packets that enter later, unless
+//! [`Net::cut`](crate::Net::cut) or [`Net::set_rate`](crate::Net::set_rate) changes it, which work everything out anew.
 
 use std::collections::VecDeque;
 
@@ -171,6 +172,47 @@ impl Link {
         self.queued
     }
 
+    /// A packet of `len` bytes that had entered is lost after all.
+    pub(crate) fn lose(&mut self, len: u32) {
+        self.stats.packets = self.stats.packets.saturating_sub(1);
+        self.stats.bytes = self.stats.bytes.saturating_sub(u64::from(len + self.overhead));
+        self.stats.other_drops += 1;
+    }
+
+    /// Forgets all packets in the queue, which it returns.
+    pub(crate) fn empty(&mut self, now: Time) -> VecDeque<(Time, u32)> {
+        self.queued(now);
+        self.queued = 0;
+        self.end_at(now, now);
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Packets in the queue leave at another rate from now on. Returns when they were to leave, and when they do now.
+    pub(crate) fn set_rate(&mut self, now: Time, rate: u64) -> [VecDeque<(Time, u32)>; 2] {
+        let Some(queue) = self.queue() else { return Default::default() };
+        self.queued(now);
+        let before = self.waiting.clone();
+        self.waiting.iter_mut().for_each(|w| w.0 = stretched(w.0, now, queue.rate, rate));
+        self.end_at(stretched(self.busy_until, now, queue.rate, rate), now);
+        self.carry = 0;
+        self.set(Part::Queue(Queue { rate, ..queue }));
+        [before, self.waiting.clone()]
+    }
+
+    /// When a packet comes out that would at `at`, if the rate becomes another one now.
+    pub(crate) fn retimed(&self, at: Time, now: Time, rate: u64) -> Time {
+        let Some(queue) = self.queue() else { return at };
+        let delay = self.rest.parts.iter().find_map(|p| if let Part::Delay(d) = p { Some(*d) } else { None });
+        let delay = delay.unwrap_or_default();
+        stretched(at - delay, now, queue.rate, rate) + delay
+    }
+
+    /// The transmitter will be idle at another time, `now` at the earliest.
+    fn end_at(&mut self, end: Time, now: Time) {
+        self.stats.busy = self.stats.busy - self.busy_until.since(now) + end.since(now);
+        self.busy_until = end;
+    }
+
     /// Passes a packet through all parts.
     pub(crate) fn pass(
         &mut self,
@@ -236,8 +278,8 @@ impl Link {
         self.passed(packets.label(packet), at, copy)
     }
 
-    /// When a packet of `len` bytes comes out that would at `at`, but is late by so many millionths of the time that it takes to
-    /// send: not before other late ones that entered earlier.
+    /// When a packet of `len` bytes comes out that would at `at`, but is late by so many millionths of the time that it takes
+    /// to send: not before other late ones that entered earlier.
     pub(crate) fn late(&mut self, at: Time, len: u32, ppm: u32) -> Time {
         let rate = self.queue().map_or(u64::MAX, |q| q.rate);
         let takes = u64::from(len + self.overhead) * 8_000_000_000 / rate;
@@ -305,6 +347,16 @@ impl Link {
     fn marks(&mut self, excess: u64, ramp: u64) -> bool {
         excess >= ramp || self.rest.rng.below(ramp) < excess
     }
+}
+
+/// When something ends that would at `at`, if what remains of it is done at another rate from now on.
+fn stretched(at: Time, now: Time, before: u64, after: u64) -> Time {
+    let left = at.since(now);
+    if left == Span::ZERO {
+        return at;
+    }
+    let nanos = u128::from(left.as_nanos()) * u128::from(before) / u128::from(after);
+    now + Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// Damages a datagram: mostly bit flips, sometimes a run of garbage, a cut or a longer tail.

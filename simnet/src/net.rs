@@ -1,6 +1,6 @@
 //! The network itself: links, switches, packets under way, and what can be done to them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use srd_core::{Ecn, Span, Time};
 
@@ -135,6 +135,42 @@ impl Net {
     /// A link, to be changed. What is under way on it stays as it is.
     pub fn link_mut(&mut self, link: LinkId) -> &mut Link {
         &mut self.links[link.0 as usize]
+    }
+
+    /// What waits before these links or is on them is lost. It takes a look at all packets in the network.
+    pub fn cut(&mut self, links: &BTreeSet<LinkId>) {
+        let on = |event: &Event| matches!(event, Event::Arrive { link, .. } if links.contains(link));
+        for (_, event) in self.events.extract(on) {
+            let Event::Arrive { link, packet } = event else { unreachable!("only arrivals were wanted") };
+            self.links[link.0 as usize].lose(self.packets.label(packet).len);
+            self.drop_on(link, packet, DropReason::Blackhole);
+        }
+        for link in links {
+            let link = &mut self.links[link.0 as usize];
+            let gone = link.empty(self.now);
+            if let Some(pool) = link.pool {
+                self.pools[pool as usize].give_back(&gone);
+            }
+        }
+    }
+
+    /// Gives links of a queue and a delay other rates. What waits leaves at the new one. It takes a look at all packets in
+    /// the network.
+    pub fn set_rate(&mut self, rates: &BTreeMap<LinkId, u64>) {
+        let on = |event: &Event| matches!(event, Event::Arrive { link, .. } if rates.contains_key(link));
+        for (at, event) in self.events.extract(on) {
+            let Event::Arrive { link, .. } = event else { unreachable!("only arrivals were wanted") };
+            self.events.push(self.link(link).retimed(at, self.now, rates[&link]), event);
+        }
+        for (link, rate) in rates {
+            let link = &mut self.links[link.0 as usize];
+            let [before, after] = link.set_rate(self.now, *rate);
+            if let Some(pool) = link.pool {
+                let pool = &mut self.pools[pool as usize];
+                pool.give_back(&before);
+                after.iter().for_each(|(until, bytes)| pool.take(*until, *bytes));
+            }
+        }
     }
 
     /// Makes links share a buffer of `bytes`: a queue may then hold `alpha_percent` hundredths of what is still free in

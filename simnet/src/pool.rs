@@ -1,7 +1,7 @@
 //! A buffer that the queues of a switch share.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use srd_core::Time;
 
@@ -31,6 +31,18 @@ impl Pool {
         self.bytes.saturating_sub(self.used).saturating_mul(self.alpha_percent.into()) / 100
     }
 
+    /// Packets that were to leave later have left.
+    pub(crate) fn give_back(&mut self, waiting: &VecDeque<(Time, u32)>) {
+        let mut all = std::mem::take(&mut self.leaving).into_vec();
+        for gone in waiting {
+            if let Some(i) = all.iter().position(|packet| packet.0 == *gone) {
+                all.swap_remove(i);
+                self.used -= u64::from(gone.1);
+            }
+        }
+        self.leaving = all.into();
+    }
+
     /// A packet of this many bytes stays until `until`.
     pub(crate) fn take(&mut self, until: Time, bytes: u32) {
         self.used += u64::from(bytes);
@@ -52,7 +64,13 @@ mod tests {
         assert_eq!(pool.threshold(us(2)), 200);
         assert_eq!(pool.threshold(us(3)), 300);
         assert_eq!(pool.threshold(us(9)), 500);
-        pool.take(us(10), 2_000);
-        assert_eq!(pool.threshold(us(9)), 0);
+        for (at, bytes) in [(20, 100), (30, 100), (30, 300)] {
+            pool.take(us(at), bytes);
+        }
+        pool.give_back(&VecDeque::from([(us(30), 100), (us(20), 100)]));
+        assert_eq!(pool.threshold(us(29)), 350);
+        assert_eq!(pool.threshold(us(30)), 500);
+        pool.take(us(40), 2_000);
+        assert_eq!(pool.threshold(us(39)), 0);
     }
 }

@@ -80,6 +80,20 @@ impl<E> EventQueue<E> {
         self.present.pop_front().map(|event| (Time::from_nanos(self.last), event))
     }
 
+    /// Takes those of the events after the present moment that are `wanted`, in their order. It looks at all of them.
+    pub(crate) fn extract(&mut self, mut wanted: impl FnMut(&E) -> bool) -> Vec<(Time, E)> {
+        let mut out = Vec::new();
+        for (bit, bucket) in self.buckets.iter_mut().enumerate() {
+            out.extend(bucket.extract_if(.., |e| wanted(&e.1)).map(|(at, event)| (Time::from_nanos(at), event)));
+            if bucket.is_empty() {
+                self.filled &= !(1 << bit);
+            }
+        }
+        // Equal times came from one bucket, where they are in order.
+        out.sort_by_key(|e| e.0);
+        out
+    }
+
     /// The events of the moment of the one that was taken last, as far as they have been added and not been taken.
     pub(crate) fn present(&self) -> impl Iterator<Item = &E> {
         self.present.iter()
@@ -110,6 +124,22 @@ mod tests {
         assert!(!q.is_empty());
         assert_eq!(q.pop_until(Time::NEVER), Some((Time::from_nanos(9), 'e')));
         assert!(q.is_empty());
+    }
+
+    #[test]
+    fn extract_takes_what_is_to_come_in_order() {
+        let mut q = EventQueue::new();
+        for (at, event) in [(3, 0), (3, 1), (9, 2), (5, 4), (1 << 40, 6), (5, 7), (5, 8), (4, 10)] {
+            q.push(Time::from_nanos(at), event);
+        }
+        assert_eq!(q.pop_until(Time::NEVER), Some((Time::from_nanos(3), 0)));
+        let even = q.extract(|e| e % 2 == 0);
+        let expected = [(4, 10), (5, 4), (5, 8), (9, 2), (1 << 40, 6)];
+        assert_eq!(even, expected.map(|(at, e)| (Time::from_nanos(at), e)));
+        // What happens in the present moment stays.
+        assert_eq!(q.pop_until(Time::NEVER), Some((Time::from_nanos(3), 1)));
+        assert_eq!(q.pop_until(Time::NEVER), Some((Time::from_nanos(5), 7)));
+        assert!(q.is_empty() && q.pop_until(Time::NEVER).is_none());
     }
 
     #[test]

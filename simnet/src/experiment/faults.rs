@@ -1,6 +1,6 @@
 //! Faults of the network at set times, and routing that learns about them late or never.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use srd_core::{Span, Time};
@@ -9,17 +9,17 @@ use super::station::Station;
 use crate::cabling::Cabling;
 use crate::link::Link;
 use crate::packet::LinkId;
-use crate::part::{Part, PartKind, Queue};
+use crate::part::{Part, PartKind};
 use crate::plan::Cable;
 use crate::world::{Action, World};
 
 /// What goes wrong with cables.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Trouble {
-    /// They swallow everything. With a time, routing avoids them so long after the beginning, and uses them again so long
-    /// after the end; without one it never notices.
+    /// They swallow everything, and what is on them or waits to be. With a time, routing avoids them so long after the
+    /// beginning, and uses them again so long after the end; without one it never notices.
     Dead(Option<Span>),
-    /// Their rate falls to so many bits per second.
+    /// Their rate falls to so many bits per second, at which what waits leaves, too.
     Slow(u64),
     /// They lose this share of packets, in millionths.
     Lossy(u32),
@@ -56,7 +56,7 @@ pub(super) fn schedule(world: &mut World<Station>, cabling: &Rc<Cabling>, fault:
     }
 }
 
-/// A fault begins or ends. Several may be going on at a link, so what it is made of then is worked out from all of them.
+/// A fault begins or ends. Several may be going on at a link, so what it is made of is worked out from all of them.
 fn edge(world: &mut World<Station>, cabling: &Rc<Cabling>, fault: &Fault, at: Time, begins: bool) {
     let (cabling, trouble) = (Rc::clone(cabling), fault.trouble);
     let both = fault.cables.iter().flat_map(|c| {
@@ -65,6 +65,7 @@ fn edge(world: &mut World<Station>, cabling: &Rc<Cabling>, fault: &Fault, at: Ti
     });
     let links: Vec<(usize, LinkId)> = both.filter(|l| l.2).map(|l| (l.0, l.1)).collect();
     let change = move |world: &mut World<Station>| {
+        let (mut cut, mut rates) = (BTreeSet::new(), BTreeMap::new());
         for (cable, id) in links {
             let troubles = world.shared_mut().troubles.entry(id).or_default();
             if begins {
@@ -73,7 +74,21 @@ fn edge(world: &mut World<Station>, cabling: &Rc<Cabling>, fault: &Fault, at: Ti
                 troubles.remove(i);
             }
             let state = State::of(&cabling.plan.cables[cable], troubles);
-            state.put(world.net_mut().link_mut(id));
+            let link = world.net_mut().link_mut(id);
+            if state.dead && !link.parts().contains(&Part::Blackhole) {
+                cut.insert(id);
+            }
+            if link.queue().is_some_and(|q| q.rate != state.rate) {
+                rates.insert(id, state.rate);
+            }
+            state.put(link);
+        }
+        // Nothing is looked through for nothing.
+        if !cut.is_empty() {
+            world.net_mut().cut(&cut);
+        }
+        if !rates.is_empty() {
+            world.net_mut().set_rate(&rates);
         }
     };
     world.at(at, Action::Call("a fault begins or ends", Box::new(change)));
@@ -90,16 +105,17 @@ struct State {
 impl State {
     /// Dead if any fault says so, at the rate of the slowest, and losing what the cable and each of the faults lose.
     fn of(cable: &Cable, troubles: &[Trouble]) -> State {
-        let slowest = troubles.iter().filter_map(|t| if let Trouble::Slow(rate) = t { Some(*rate) } else { None }).min();
+        let rates = troubles.iter().filter_map(|t| if let Trouble::Slow(rate) = t { Some(*rate) } else { None });
         let both = |a: u32, b: u32| a + b - (u64::from(a) * u64::from(b) / 1_000_000) as u32;
         let losses = troubles.iter().filter_map(|t| if let Trouble::Lossy(ppm) = t { Some(*ppm) } else { None });
         State {
             dead: troubles.iter().any(|t| matches!(t, Trouble::Dead(_))),
-            rate: slowest.unwrap_or(cable.rate),
+            rate: rates.min().unwrap_or(cable.rate),
             loss: losses.fold(cable.loss_ppm, both),
         }
     }
 
+    /// Gives a link all of it but the rate.
     fn put(&self, link: &mut Link) {
         match self.dead {
             true => link.set(Part::Blackhole),
@@ -108,9 +124,6 @@ impl State {
         match self.loss {
             0 => link.clear(PartKind::Loss),
             loss => link.set(Part::Loss(loss)),
-        }
-        if let Some(queue) = link.queue() {
-            link.set(Part::Queue(Queue { rate: self.rate, ..queue }));
         }
     }
 }

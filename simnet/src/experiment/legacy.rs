@@ -32,9 +32,9 @@ enum Header {
 const TCP_EXTRA: u32 = 24;
 /// Time's worth of packets in the host's own port beyond which TCP waits (TCP small queues).
 const OWN_QUEUE: Span = Span::from_micros(10);
-/// Segments come out of the host's cable late by up to so many millionths of the time that they take there. No host sends as
-/// evenly as a model; without this, flows that fill a drop-tail queue at the receiver's own rate are in step with it for ever,
-/// and keep all others out.
+/// Segments come out of the host's cable late by up to so many millionths of the time that they take there. No host sends
+/// as evenly as a model; without this, a flow that fills a drop-tail queue at the receiver's own rate is in step with it
+/// for ever, and keeps all others out.
 const JITTER_PPM: u64 = 1_000_000;
 /// Longest encoded header.
 const MAX_HEADER: usize = 46;

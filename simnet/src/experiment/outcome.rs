@@ -23,7 +23,8 @@ pub struct FlowOutcome {
     pub arrived: Option<Span>,
     /// Payload that arrived.
     pub delivered: u64,
-    /// Packets with payload that were sent; those of a card that sends several flows are shared out evenly, like the next two.
+    /// Packets with payload that were sent; those of a card that sends several flows are shared out evenly, like the next
+    /// two.
     pub packets: u64,
     /// Packets sent again.
     pub retransmits: u64,

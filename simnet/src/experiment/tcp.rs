@@ -1,6 +1,6 @@
 //! A model of TCP, single path: selective acknowledgements (RFC 6675), retransmission timer (RFC 6298), delayed
-//! acknowledgements, an initial window. Segments are counted, not bytes; there is no handshake, but the round trip that it
-//! would have measured is known, and no tail-loss probe.
+//! acknowledgements, an initial window. Segments are counted, not bytes; there is no tail-loss probe and no handshake, but
+//! the round trip that it would have measured is known.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -291,8 +291,8 @@ impl Receiver {
         sent: Time,
         now: Time,
     ) -> (bool, [Option<Ack>; 2]) {
-        // An acknowledgement is for marked segments or for others, never for both (RFC 8257, section 3.2). Where that changes,
-        // the first of the new kind is acknowledged at once, as Linux does.
+        // An acknowledgement is for marked segments or for others, never for both (RFC 8257, section 3.2). Where that
+        // changes, the first of the new kind is acknowledged at once, as Linux does.
         let change = marked != self.marked;
         let pending = if change && self.unacked > 0 { Some(self.ack(u32::MAX)) } else { None };
         self.marked = marked;

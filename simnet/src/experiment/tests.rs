@@ -78,7 +78,7 @@ fn every_transport_delivers_a_lone_flow_near_line_rate() {
     }
 }
 
-/// The handshake, which is not modelled, tells how far away the peer is: nothing times out before it can be acknowledged.
+/// The handshake, which is not modelled, tells how far away the peer is: nothing times out that is on its way.
 #[test]
 fn tcp_knows_a_long_way_from_the_start() {
     let far = Clos::star(2, 100 * G, Span::from_millis(5));
@@ -87,7 +87,7 @@ fn tcp_knows_a_long_way_from_the_start() {
     assert_eq!((flow.timeouts, flow.retransmits, outcome.drops), (0, 0, 0), "20 ms away, with a minimum RTO of 5 ms");
 }
 
-/// Hosts whose cables are as fast as the receiver's do not march in step with its queue, which would let one in and no other.
+/// Hosts whose cables are as fast as the receiver's are not in step with its queue, which would let in one of them only.
 #[test]
 fn endless_tcp_flows_share_a_receiver() {
     let endless = |from, control| FlowSpec { bytes: None, ..flow(from, 2, 1, tcp(control)) };
@@ -120,7 +120,8 @@ fn who_alone_sends_to_a_receiver_does_not_wait_for_its_share() {
 /// Acknowledgements are none, whoever sends them.
 #[test]
 fn packets_of_a_flow_carry_its_data() {
-    let outcome = run(&experiment(star(2), [(0, 1), (1, 0)].map(|(a, b)| flow(a, b, 5_000_000, Transport::Srd)).to_vec()));
+    let flows = [(0, 1), (1, 0)].map(|(a, b)| flow(a, b, 5_000_000, Transport::Srd));
+    let outcome = run(&experiment(star(2), flows.to_vec()));
     for flow in &outcome.flows {
         assert!((558..575).contains(&flow.packets), "{} packets of 9,000 bytes for 5 MB", flow.packets);
     }
@@ -229,12 +230,53 @@ fn packets_without_a_route_are_dropped_ones() {
     assert!(outcome.drops > on_links + 10, "{} dropped, {on_links} of them on links", outcome.drops);
 }
 
+/// Two constant flows of the whole rate, to one receiver, for 101 us: half of what has come waits for its cable.
+#[test]
+fn a_fault_meets_what_waits() {
+    let all = 140 * 8_972;
+    let constant = |from| FlowSpec { rate: Some(100 * G), ..flow(from, 2, all, Transport::Constant { mtu: 9_000 }) };
+    let mut e = experiment(star(3), vec![constant(0), constant(1)]);
+    (e.buffers.port, e.limit) = (2_000_000, Span::from_millis(2));
+    let to_receiver = |e: &Experiment| {
+        let outcome = run(e);
+        let delivered = outcome.flows.iter().map(|f| f.delivered / 8_972).sum::<u64>();
+        let link = outcome.links.iter().find(|l| l.name == "leaf0->h2").expect("a cable").clone();
+        (delivered, outcome.elapsed.as_micros_f64(), link)
+    };
+    let on = |trouble, from, until| {
+        let (from, until) = (Span::from_micros(from), Some(Span::from_micros(until)));
+        Fault { cables: vec![2], directions: (true, true), trouble, from, until }
+    };
+    for shared in [None, Some((4_000_000, 100))] {
+        (e.buffers.shared, e.faults) = (shared, Vec::new());
+        let (delivered, healthy, _) = to_receiver(&e);
+        assert_eq!(delivered, 280);
+        // What is there when the cable dies is lost, though it works again long before it would have left.
+        e.faults = vec![on(Trouble::Dead(None), 50, 51)];
+        let (delivered, elapsed, link) = to_receiver(&e);
+        assert!((205..=212).contains(&delivered), "{delivered} delivered");
+        assert_eq!((link.packets, link.packets + link.other_drops), (delivered, 280));
+        assert!(link.queue.2 < 700_000, "what was lost takes no place: {link:?}");
+        let busy = link.utilisation * elapsed / 0.723;
+        let carried = delivered as f64;
+        assert!((carried..carried + 2.0).contains(&busy), "busy for {busy} packets, {delivered} delivered");
+        // A tenth of the rate for 90 us costs 81 us, though all that is to be sent waits already.
+        e.faults = vec![on(Trouble::Slow(10 * G), 105, 195)];
+        let (delivered, slow, link) = to_receiver(&e);
+        assert_eq!(delivered, 280);
+        assert!((slow - healthy - 81.0).abs() < 1.0, "{slow} us, {healthy} without the fault");
+        assert!((0.97..=1.0).contains(&link.utilisation), "{link:?}");
+    }
+}
+
 /// A fault that ends while another one of its kind goes on ends nothing else.
 #[test]
 fn faults_may_overlap() {
     let mut e = experiment(star(2), vec![flow(0, 1, 5_000_000, Transport::Srd)]);
     let ms = Span::from_millis;
-    let on = |trouble, from, until| Fault { cables: vec![1], directions: (true, true), trouble, from, until: Some(until) };
+    let on = |trouble, from, until| {
+        Fault { cables: vec![1], directions: (true, true), trouble, from, until: Some(until) }
+    };
     let during = |trouble, short| vec![on(trouble, Span::ZERO, ms(10)), on(short, ms(1), ms(2))];
     e.faults = during(Trouble::Dead(None), Trouble::Dead(None));
     let dead = fct_us(&run(&e), 0);
