@@ -47,6 +47,9 @@ const NET: u32 = 0x0a00_0000;
 const PER_BLOCK: u32 = 250;
 
 impl Addr {
+    /// Hosts that have an address.
+    pub const HOSTS: usize = 256 * PER_BLOCK as usize;
+
     /// The address of a host, with this port.
     pub fn of(host: HostId, port: u16) -> Addr {
         Addr { ip: NET + ((host.0 / PER_BLOCK) << 8) + host.0 % PER_BLOCK + 1, port }

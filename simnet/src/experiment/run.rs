@@ -52,8 +52,7 @@ impl Experiment {
     pub fn run(&self, mut watch: impl FnMut(Status) -> bool) -> Result<Outcome, String> {
         self.plan.check()?;
         self.check()?;
-        let cards: BTreeSet<Card> = self.flows.iter().flat_map(|f| [card(f, f.from), card(f, f.to)]).collect();
-        let ids: BTreeMap<Card, HostId> = cards.iter().enumerate().map(|(i, c)| (*c, HostId(i as u32))).collect();
+        let ids: BTreeMap<Card, HostId> = self.cards().iter().enumerate().map(|(i, c)| (*c, HostId(i as u32))).collect();
         let mut world = World::new(self.seed, self.ledger(&ids));
         world.net_mut().log.silence();
         let mut servers = vec![Vec::new(); self.plan.servers.len()];
@@ -83,6 +82,10 @@ impl Experiment {
         Ok(Outcome::of(self, &world, &cabling, before, samples))
     }
 
+    fn cards(&self) -> BTreeSet<Card> {
+        self.flows.iter().flat_map(|f| [card(f, f.from), card(f, f.to)]).collect()
+    }
+
     fn check(&self) -> Result<(), String> {
         let servers = self.plan.servers.len();
         if self.flows.is_empty() {
@@ -109,6 +112,10 @@ impl Experiment {
             if let Some((bad, _)) = f.after.iter().find(|(other, _)| *other >= self.flows.len() || *other == i) {
                 return Err(format!("flow {i} waits for flow {bad}"));
             }
+        }
+        let cards = self.cards().len();
+        if cards > Addr::HOSTS {
+            return Err(format!("the flows have {cards} cards at their ends, at most {}", Addr::HOSTS));
         }
         let cables = self.plan.cables.len();
         match self.faults.iter().flat_map(|f| &f.cables).find(|c| **c >= cables) {

@@ -4,6 +4,7 @@ use srd_core::{Config, Span};
 
 use super::*;
 use crate::clos::Clos;
+use crate::packet::Addr;
 use crate::plan::Port;
 
 const G: u64 = 1_000_000_000;
@@ -360,6 +361,11 @@ fn what_makes_no_sense_is_refused() {
     let at_once = |e: &mut Experiment| e.flows[0].transport = Transport::Tcp(config);
     assert!(error(&at_once).contains("minimum RTO of 0"));
     assert!(error(&|e| e.flows[0].via = Some(0)).contains("many paths"));
+    let each_its_card = |e: &mut Experiment| {
+        let own = |card| FlowSpec { from: (0, card), ..flow(0, 1, 1_000, Transport::Srd) };
+        e.flows = (0..Addr::HOSTS).map(own).collect();
+    };
+    assert!(error(&each_its_card).contains("64001 cards at their ends, at most 64000"));
     assert!(error(&|e| e.plan.cables.truncate(1)).contains("h1 has 0 cables"));
     let bad = |e: &mut Experiment| {
         let trouble = Trouble::Dead(None);
