@@ -59,7 +59,7 @@ impl Header {
                 put(&flow.to_le_bytes());
                 put(&ack.next.to_le_bytes());
                 put(&ack.echo.as_nanos().to_le_bytes());
-                for (from, to) in ack.ranges {
+                for (from, to) in ack.given_ranges() {
                     put(&from.to_le_bytes());
                     put(&to.to_le_bytes());
                 }
@@ -93,8 +93,9 @@ impl Header {
             2 | 3 => {
                 let mut ack = Ack { next: word(&mut bytes)?, marked: kind == 3, ..Ack::default() };
                 ack.echo = time(&mut bytes)?;
+                // What follows the last range are zeros.
                 for range in &mut ack.ranges {
-                    *range = (word(&mut bytes)?, word(&mut bytes)?);
+                    *range = (word(&mut bytes).unwrap_or(0), word(&mut bytes).unwrap_or(0));
                 }
                 Some(Header::Ack { flow, ack })
             }
@@ -347,8 +348,17 @@ fn segment_bytes(total: Option<u64>, segment: u32, size: u32) -> u32 {
     total.map_or(size, |all| all.saturating_sub(u64::from(segment) * u64::from(size)).min(size.into()) as u32)
 }
 
+/// Bytes of an acknowledgement beyond IPv4 and UDP headers: the option with the ranges has two of its own, which are padded to
+/// four, and eight for each range.
+fn ack_bytes(ack: &Ack) -> u32 {
+    match ack.given_ranges().count() as u32 {
+        0 => TCP_EXTRA,
+        ranges => TCP_EXTRA + 4 + 8 * ranges,
+    }
+}
+
 fn send_ack(flow: u32, to: Addr, ack: Ack, io: &mut Io<'_>) {
-    put(0, to, Ecn::NotEct, Header::Ack { flow, ack }, TCP_EXTRA, 0, io);
+    put(0, to, Ecn::NotEct, Header::Ack { flow, ack }, ack_bytes(&ack), 0, io);
 }
 
 /// Sends a packet of `len` bytes beyond IPv4 and UDP headers that begins with this header, and is late.
@@ -371,12 +381,26 @@ mod tests {
             Header::Segment { flow: 3, segment: 8, last: true, sent: Time::from_nanos(u64::MAX - 1) },
             Header::Segment { flow: 3, segment: 8, last: false, sent: Time::ZERO },
             Header::Ack { flow: 1 << 31, ack },
+            Header::Ack { flow: 2, ack: Ack { ranges: Default::default(), ..ack } },
             Header::Constant { flow: 5 },
         ];
         for header in headers {
             let (bytes, len) = header.encode();
             assert_eq!(Header::decode(&bytes[..len]), Some(header));
-            assert_eq!(Header::decode(&bytes[..len - 1]), None);
+            let padded = [&bytes[..len], &[0; 7]].concat();
+            assert_eq!(Header::decode(&padded), Some(header));
+        }
+        for header in headers {
+            let (bytes, _) = header.encode();
+            assert_eq!(Header::decode(&bytes[..4]), None);
+        }
+        // As long as TCP's: 40 bytes of options at most, and 90 bytes on a cable without ranges.
+        for (ranges, expected) in [(0, 24), (1, 36), (2, 44), (3, 52)] {
+            let mut shorter = ack;
+            shorter.ranges = [(9, 11), (20, 21), (30, 32)];
+            shorter.ranges[ranges..].fill((0, 0));
+            let (_, len) = Header::Ack { flow: 1, ack: shorter }.encode();
+            assert!(ack_bytes(&shorter) == expected && len <= expected as usize, "{ranges} ranges: {len} bytes");
         }
     }
 }

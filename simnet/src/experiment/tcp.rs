@@ -58,6 +58,13 @@ pub(super) struct Ack {
     pub(super) echo: Time,
 }
 
+impl Ack {
+    /// The ranges that there are.
+    pub(super) fn given_ranges(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.ranges.into_iter().take_while(|(from, to)| from < to)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Segment {
     arrived: bool,
