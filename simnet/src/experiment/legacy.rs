@@ -292,21 +292,21 @@ impl LegacyStation {
         let Some(out) = self.outgoing.get_mut(&flow) else { return };
         let counters = self.counters.entry(flow).or_default();
         let flow32 = flow as u32;
-        // Bytes that the application has made by now, and when it will have made some more.
-        let made = |size: u32| {
-            out.rate.map(|rate| {
-                (u128::from(now.since(out.since).as_nanos()) * u128::from(rate) / 8_000_000_000) as u64
-                    / u64::from(size)
-            })
-        };
-        let when = |n: u64, size: u32| {
-            let ns = |rate: u64| (u128::from(n) * u128::from(size) * 8_000_000_000).div_ceil(rate.into()) as u64;
-            out.rate.map(|rate| out.since + Span::from_nanos(ns(rate)))
+        let (rate, since, total) = (out.rate, out.since, out.bytes.unwrap_or(u64::MAX));
+        // Bytes that the application has made by now, and when it will have made so many.
+        let made = rate.map_or(u64::MAX, |rate| {
+            (u128::from(now.since(since).as_nanos()) * u128::from(rate) / 8_000_000_000) as u64
+        });
+        let when = |bytes: u64| {
+            let ns = |rate: u64| (u128::from(bytes) * 8_000_000_000).div_ceil(rate.into()) as u64;
+            rate.map(|rate| since + Span::from_nanos(ns(rate)))
         };
         let at = match &mut out.kind {
             Kind::Tcp(sender, config) => {
                 let size = config.segment();
-                let available = made(size).map_or(u32::MAX, |n| (n + 1).min(u64::from(u32::MAX)) as u32);
+                // All segments are full but the last.
+                let full = (made / u64::from(size)).min(u32::MAX.into()) as u32;
+                let available = if made >= total { u32::MAX } else { full };
                 let ecn = if config.control == TcpControl::Dctcp { Ecn::Ect } else { Ecn::NotEct };
                 let last = out.bytes.map(|b| b.div_ceil(size.into()) as u32 - 1);
                 // As Linux does, what would only wait in the host's own port is not sent yet.
@@ -323,20 +323,22 @@ impl LegacyStation {
                     retransmits: sender.retransmits,
                     timeouts: sender.timeouts,
                 };
-                let more = if available == u32::MAX { None } else { when(available.into(), size) };
+                let next = (u64::from(available) + 1) * u64::from(size);
+                let more = if available == u32::MAX { None } else { when(next.min(total)) };
                 let backlog = io.backlog();
                 let drained = (backlog >= OWN_QUEUE).then(|| now + (backlog - OWN_QUEUE / 2));
                 [sender.timer, more, drained].into_iter().flatten().min()
             }
             Kind::Constant { mtu, sent } => {
                 let size = *mtu - 28;
-                let due = made(size).map_or(0, |n| n + 1).min(out.bytes.map_or(u64::MAX, |b| b.div_ceil(size.into())));
+                // The first one leaves at once.
+                let due = (made / u64::from(size)).saturating_add(1).min(total.div_ceil(size.into()));
                 while *sent < due {
                     *sent += 1;
                     counters.packets += 1;
                     put(out.port, out.to, Ecn::NotEct, Header::Constant { flow: flow32 }, size, 0, io);
                 }
-                if out.bytes.is_some_and(|b| *sent >= b.div_ceil(size.into())) { None } else { when(due, size) }
+                if *sent >= total.div_ceil(size.into()) { None } else { when(due * u64::from(size)) }
             }
         };
         self.alarm(flow, false, at.map(|at| at.max(now + Span::from_nanos(1))));
