@@ -20,9 +20,11 @@ pub(super) struct Window {
     control: TcpControl,
     pub(super) cwnd: f64,
     ssthresh: f64,
-    /// CUBIC: window before the last reduction, when that was, and the window that NewReno would have.
+    /// CUBIC: the window to come back to and that before the last reduction.
     w_max: f64,
-    epoch: Option<Time>,
+    prior: f64,
+    /// Since when it grows, seconds from then until it is back (RFC 9438's K), and the window that NewReno would have.
+    epoch: Option<(Time, f64)>,
     reno: f64,
     /// DCTCP: smoothed share of marked packets; acknowledged and marked ones since the window began.
     alpha: f64,
@@ -45,6 +47,7 @@ impl Window {
             cwnd: initial.into(),
             ssthresh: f64::MAX,
             w_max: 0.0,
+            prior: 0.0,
             epoch: None,
             reno: 0.0,
             alpha: 1.0,
@@ -64,15 +67,16 @@ impl Window {
             self.cwnd += acked / self.cwnd;
             return;
         }
-        let epoch = *self.epoch.get_or_insert_with(|| {
+        let (epoch, k) = *self.epoch.get_or_insert_with(|| {
             self.w_max = self.w_max.max(self.cwnd);
             self.reno = self.cwnd;
-            now
+            (now, ((self.w_max - self.cwnd) / C).cbrt())
         });
-        let k = (self.w_max * (1.0 - BETA) / C).cbrt();
         let t = now.since(epoch).as_secs_f64() + srtt.as_secs_f64();
         let target = (C * (t - k).powi(3) + self.w_max).clamp(self.cwnd, 1.5 * self.cwnd);
-        self.reno += 3.0 * (1.0 - BETA) / (1.0 + BETA) * acked / self.cwnd;
+        // As fast as NewReno on average, and once the reduction is made good, as fast as it grows.
+        let alpha = if self.reno < self.prior { 3.0 * (1.0 - BETA) / (1.0 + BETA) } else { 1.0 };
+        self.reno += alpha * acked / self.cwnd;
         self.cwnd = (self.cwnd + (target - self.cwnd) / self.cwnd * acked).max(self.reno);
     }
 
@@ -80,6 +84,7 @@ impl Window {
     pub(super) fn on_loss(&mut self) {
         let beta = if self.control == TcpControl::Cubic { BETA } else { 0.5 };
         self.w_max = if self.cwnd < self.w_max { self.cwnd * (1.0 + BETA) / 2.0 } else { self.cwnd };
+        self.prior = self.cwnd;
         self.ssthresh = (self.cwnd * beta).max(MIN_WINDOW);
         self.cwnd = self.ssthresh;
         self.epoch = None;
@@ -89,6 +94,8 @@ impl Window {
     pub(super) fn on_timeout(&mut self) {
         self.on_loss();
         self.cwnd = 1.0;
+        // After slow start it grows from where it is then (RFC 9438, section 4.8).
+        self.w_max = 0.0;
     }
 
     /// Segments were acknowledged, all of them marked or none; `window_over` if those of one round trip are.
@@ -147,6 +154,40 @@ mod tests {
         };
         assert!((90.0..100.5).contains(&at(&mut w, 4)), "{}", w.cwnd);
         assert!(at(&mut w, 10) > 120.0, "{}", w.cwnd);
+    }
+
+    /// The time to come back counts from the window that is there, which is not always 70 % of the one to come back to.
+    #[test]
+    fn cubic_knows_how_far_it_has_to_go() {
+        let mut w = Window::new(TcpControl::Cubic, 100);
+        let k = |w: &mut Window| {
+            w.on_acked(1, Time::ZERO, RTT);
+            w.epoch.expect("it grows").1
+        };
+        w.on_loss();
+        assert!((k(&mut w) - 75f64.cbrt()).abs() < 0.01);
+        w.cwnd = 70.0;
+        w.on_loss();
+        // Below the last one, it aims at 0.85 of 70 from 49.
+        assert!((k(&mut w) - (10.5f64 / 0.4).cbrt()).abs() < 0.01);
+        w.on_timeout();
+        w.cwnd = 40.0;
+        assert_eq!(k(&mut w), 0.0);
+    }
+
+    #[test]
+    fn cubic_is_no_slower_than_newreno() {
+        let mut w = Window::new(TcpControl::Cubic, 100);
+        w.on_loss();
+        // Round trips so short that its own curve does not move.
+        let rounds = |w: &mut Window, n: u32| {
+            let from = w.cwnd;
+            (0..n).for_each(|_| w.on_acked(w.cwnd as u32, Time::ZERO, Span::ZERO));
+            (w.cwnd - from) / f64::from(n)
+        };
+        assert!((0.5..0.55).contains(&rounds(&mut w, 50)), "{w:?}");
+        rounds(&mut w, 10);
+        assert!((0.97..1.0).contains(&rounds(&mut w, 50)), "{w:?}");
     }
 
     #[test]

@@ -52,7 +52,8 @@ impl Experiment {
     pub fn run(&self, mut watch: impl FnMut(Status) -> bool) -> Result<Outcome, String> {
         self.plan.check()?;
         self.check()?;
-        let ids: BTreeMap<Card, HostId> = self.cards().iter().enumerate().map(|(i, c)| (*c, HostId(i as u32))).collect();
+        let ids: BTreeMap<Card, HostId> =
+            self.cards().iter().enumerate().map(|(i, c)| (*c, HostId(i as u32))).collect();
         let mut world = World::new(self.seed, self.ledger(&ids));
         world.net_mut().log.silence();
         let mut servers = vec![Vec::new(); self.plan.servers.len()];

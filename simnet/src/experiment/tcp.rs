@@ -15,7 +15,7 @@ pub struct TcpConfig {
     pub control: TcpControl,
     /// Smallest retransmission timeout, not 0. Linux has 200 ms; the SRD paper's tail shows 50 ms.
     pub min_rto: Span,
-    /// Segments sent before the first acknowledgement (RFC 6928: 10).
+    /// Segments sent before the first acknowledgement. Linux sends 10, whatever their size; RFC 6928 stops at 14,600 bytes.
     pub initial_window: u32,
     /// MTU of its packets.
     pub mtu: u32,
