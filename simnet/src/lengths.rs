@@ -14,20 +14,22 @@ pub(crate) struct Lengths {
     notes: Vec<(LinkId, u64)>,
 }
 
-/// Lengths of a queue in 64ths of a scale.
+/// Lengths of a queue in 64ths of a scale, and those beyond it.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     /// A 64th, in bytes.
     unit: u64,
-    counts: [u32; 65],
+    counts: [u32; BEYOND + 1],
 }
 
+/// The count of lengths beyond the scale.
+const BEYOND: usize = 65;
 /// Notes that are counted together.
 const NOTES: usize = 512;
 
 impl Counts {
     fn add(&mut self, bytes: u64) {
-        self.counts[bytes.div_ceil(self.unit).min(64) as usize] += 1;
+        self.counts[bytes.div_ceil(self.unit).min(BEYOND as u64) as usize] += 1;
     }
 }
 
@@ -37,9 +39,9 @@ impl Lengths {
         self.count();
         let i = link.0 as usize;
         if self.counts.len() <= i {
-            self.counts.resize(i + 1, Counts { unit: u64::MAX, counts: [0; 65] });
+            self.counts.resize(i + 1, Counts { unit: u64::MAX, counts: [0; BEYOND + 1] });
         }
-        self.counts[i] = Counts { unit: (scale / 64).max(1), counts: [0; 65] };
+        self.counts[i] = Counts { unit: (scale / 64).max(1), counts: [0; BEYOND + 1] };
     }
 
     /// A packet found so many bytes in the queue of a link.
@@ -65,7 +67,7 @@ impl Lengths {
         self.notes.iter().filter(|note| note.0 == link).for_each(|note| lengths.add(note.1));
         let total: u64 = lengths.counts.iter().map(|c| u64::from(*c)).sum();
         let mut left = (q * total as f64).ceil() as u64;
-        for (i, count) in lengths.counts.iter().enumerate() {
+        for (i, count) in lengths.counts[..BEYOND].iter().enumerate() {
             if u64::from(*count) >= left {
                 return Some(i as u64 * lengths.unit);
             }
@@ -93,5 +95,9 @@ mod tests {
         assert_eq!(lengths.percentile(link, 0.5), Some(200));
         assert_eq!(lengths.percentile(link, 1.0), Some(300));
         assert_eq!(lengths.percentile(LinkId(2), 0.5), None);
+        lengths.note(link, 6_400);
+        assert_eq!(lengths.percentile(link, 1.0), Some(6_400));
+        lengths.note(link, 6_401);
+        assert_eq!(lengths.percentile(link, 1.0), None);
     }
 }

@@ -228,7 +228,9 @@ impl Experiment {
     fn begin(&self, world: &mut World<Station>, cabling: &Rc<Cabling>, start: Time) -> Before {
         for (cable, (there, back)) in self.plan.cables.iter().zip(&cabling.links) {
             for (end, link) in [(cable.a, *there), (cable.b, *back)] {
-                let scale = if matches!(end, Port::Server(_)) { self.buffers.nic } else { self.buffers.port };
+                // A server's port has room for far more than waits there.
+                let nic = self.buffers.nic.min(self.buffers.port);
+                let scale = if matches!(end, Port::Server(_)) { nic } else { self.buffers.port };
                 world.net_mut().measure(link, scale);
             }
         }

@@ -295,6 +295,15 @@ fn faults_may_overlap() {
     assert!(with > without / 2 && without > 20, "{with} lost with a fault of 1 us, {without} without");
 }
 
+/// A server's port has room for 16 MB and needs none of it: its percentiles are told in steps of a switch's buffer.
+#[test]
+fn queues_of_servers_are_told_apart() {
+    let e = experiment(star(3), (0..2).map(|i| flow(i, 2, 2_000_000, tcp(TcpControl::Dctcp))).collect());
+    let outcome = run(&e);
+    let (median, most, longest) = outcome.links.iter().find(|l| l.name == "h0->leaf0").expect("a cable").queue;
+    assert!(median > 0 && median < most && most <= longest && longest < 300_000, "{median}, {most}, {longest}");
+}
+
 #[test]
 fn a_shared_buffer_drops_earlier() {
     let flows: Vec<FlowSpec> = (0..16).map(|i| flow(i, 16, 200_000, tcp(TcpControl::NewReno))).collect();
