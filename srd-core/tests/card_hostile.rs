@@ -15,7 +15,7 @@ fn victim_reads() -> (Duel, u32) {
     let local = duel.sge(0, LEN);
     duel.post(1, SendOp::Read { addr: 0, rkey: 0 }, local);
     duel.run(Span::from_millis(5), || true);
-    let id = read_id(&duel.mailbox.poll_received().expect("a request").header).expect("of a read");
+    let id = read_id(&duel.attackers[0].mailbox.poll_received().expect("a request").header).expect("of a read");
     (duel, id)
 }
 
@@ -74,6 +74,22 @@ fn a_read_that_failed_takes_no_more_data() {
 }
 
 #[test]
+fn another_peer_that_knows_the_id_of_a_read_neither_answers_nor_ends_it() {
+    let (mut duel, id) = victim_reads();
+    let other = duel.add_attacker();
+    duel.say_as(other, &data(id), vec![1; LEN as usize]);
+    duel.run(Span::from_millis(100), || true);
+    duel.say_as(other, &fail(id, Status::BadAddress.code()), Vec::new());
+    duel.run(Span::from_millis(100), || true);
+    assert_eq!(duel.attackers[other].refused, [Status::BadStatus.code()], "the data; nobody cares for the other");
+    assert!(duel.poll().is_none() && buffer(&mut duel).iter().all(|b| *b == 0xee));
+    duel.say(&data(id), vec![2; LEN as usize]);
+    duel.run(Span::from_millis(100), || true);
+    assert_eq!(duel.poll().map(|c| (c.wr_id, c.status)), Some((1, Status::Ok)));
+    assert!(buffer(&mut duel).iter().all(|b| *b == 2));
+}
+
+#[test]
 fn data_of_the_wrong_length_or_for_nothing_is_refused() {
     let (mut duel, id) = victim_reads();
     for (id, len) in [(id, LEN - 1), (id, LEN + 1), (id, 0), (id ^ 1, LEN), (id.wrapping_add(1 << 20), LEN)] {
@@ -129,20 +145,35 @@ fn more_reads_than_are_answered_at_a_time_wait() {
     let mut duel = Duel::new();
     let (qpn, keys) = (duel.qpn, duel.keys.unwrap());
     // The attacker has room for one answer and reads none, so no other is ever done.
-    duel.mailbox = Mailbox::new(30_200);
+    duel.attackers[0].mailbox = Mailbox::new(30_200);
     for id in 0..2000 {
         duel.say(&read(qpn, QKEY, keys.rkey, BASE, 30_000, id), Vec::new());
     }
     duel.run(Span::from_millis(20), || true);
     assert_eq!(duel.card.port.rdma_read_resp_bytes, 30_000);
+    let owed = duel.card.in_flight();
+    assert!((2..=256).contains(&owed), "{owed} answers at a time");
     duel.deregister();
     duel.run(Span::from_millis(20), || true);
     // What is owed ends with the connection.
     duel.run(Span::from_secs(10), || false);
-    duel.mailbox = Mailbox::new(1 << 20);
+    duel.attackers[0].mailbox = Mailbox::new(1 << 20);
     duel.register();
     let rkey = duel.keys.unwrap().rkey;
     duel.say(&read(qpn, QKEY, rkey, BASE, 30_000, 5), Vec::new());
     duel.run(Span::from_secs(1), || true);
     assert_eq!(duel.card.port.rdma_read_resp_bytes, 60_000);
+}
+
+#[test]
+fn a_read_of_more_than_the_card_reads_at_a_time_is_refused() {
+    let mut duel = Duel::new();
+    let most = duel.card.profile().max_rdma;
+    // Only of this length there is a region.
+    let access = Access { remote_read: true, ..Access::default() };
+    let keys = duel.card.reg_mr(duel.pd, 0, 1 << 40, u64::from(most) + 1, access).unwrap();
+    duel.say(&read(duel.qpn, QKEY, keys.rkey, 1 << 40, most + 1, 1), Vec::new());
+    duel.run(Span::from_millis(100), || true);
+    assert_eq!(duel.attackers[0].refused, [Status::BadAddress.code()]);
+    assert_eq!(duel.card.in_flight(), 0);
 }

@@ -146,7 +146,7 @@ pub fn card(data: &[u8]) {
             }
             _ => duel.run(Span::from_millis(input.byte().into()), || true),
         }
-        while let Some(message) = duel.mailbox.poll_received() {
+        while let Some(message) = duel.attackers[0].mailbox.poll_received() {
             asked.extend(read_id(&message.header));
         }
         while let Some(done) = duel.poll() {

@@ -1,4 +1,5 @@
-//! A card, and a peer that speaks the transport well but says what it wants: any message header with any payload.
+//! A card, and a peer that speaks the transport well but says what it wants: any message header with any payload. More such
+//! peers may join.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
 use std::net::SocketAddr;
@@ -40,43 +41,51 @@ pub struct Duel {
     pub ah: u16,
     /// While the region is registered.
     pub keys: Option<MrKeys>,
-    pub mailbox: Mailbox,
-    ends: [Endpoint; 2],
+    /// The first one is whom the victim knows.
+    pub attackers: Vec<Attacker>,
+    victim: Endpoint,
     batch: TxBatch,
+}
+
+/// One that says what it wants.
+pub struct Attacker {
+    pub mailbox: Mailbox,
+    /// The codes by which the victim refused what it said.
+    pub refused: Vec<u8>,
+    endpoint: Endpoint,
 }
 
 fn addr(i: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, i as u8 + 1], 4000))
 }
 
+fn endpoint(i: usize, now: Time) -> Endpoint {
+    let config = Config { max_datagram: 1400, max_partial_messages: 64, ..Config::default() };
+    Endpoint::new(config.check().unwrap(), addr(i), [i as u8 + 1; 32], now)
+}
+
 impl Duel {
     pub fn new() -> Duel {
         let now = Time::from_nanos(1_000_000);
-        let end = |i: usize| {
-            let config = Config { max_datagram: 1400, max_partial_messages: 64, ..Config::default() };
-            Endpoint::new(config.check().unwrap(), addr(i), [i as u8 + 1; 32], now)
-        };
         let options = CardOptions { profile: Profile::generation(0xefa3).unwrap(), ..CardOptions::default() };
         let gid = |i| Gid::new(addr(i)).unwrap();
-        let mut ends = [end(0), end(1)];
+        let mut victim = endpoint(0, now);
         let mut card = Card::new(options, gid(0), Ram(vec![0xee; 40_960]), 1);
         let (pd, cq) = (card.alloc_pd().unwrap(), card.create_cq(1024).unwrap());
-        let ah = card.create_ah(&mut ends[0], pd, gid(1), 1400).unwrap();
-        let mut duel = Duel {
-            now,
-            card,
-            pd,
-            cq,
-            qpn: 0,
-            ah,
-            keys: None,
-            mailbox: Mailbox::new(1 << 20),
-            ends,
-            batch: TxBatch::new(),
-        };
+        let ah = card.create_ah(&mut victim, pd, gid(1), 1400).unwrap();
+        let (attackers, batch) = (Vec::new(), TxBatch::new());
+        let mut duel = Duel { now, card, pd, cq, qpn: 0, ah, keys: None, attackers, victim, batch };
+        duel.add_attacker();
         duel.new_qp();
         duel.register();
         duel
+    }
+
+    /// Another attacker; its index.
+    pub fn add_attacker(&mut self) -> usize {
+        let endpoint = endpoint(self.attackers.len() + 1, self.now);
+        self.attackers.push(Attacker { mailbox: Mailbox::new(1 << 20), refused: Vec::new(), endpoint });
+        self.attackers.len() - 1
     }
 
     pub fn new_qp(&mut self) {
@@ -95,7 +104,7 @@ impl Duel {
         };
         let Ok(qpn) = self.card.create_qp(init) else { return };
         for change in QpModify::up_to_rts(QKEY, Some(2)) {
-            self.card.modify_qp(&mut self.ends[0], qpn, &change).unwrap();
+            self.card.modify_qp(&mut self.victim, qpn, &change).unwrap();
         }
         self.qpn = qpn;
     }
@@ -109,12 +118,12 @@ impl Duel {
 
     pub fn deregister(&mut self) {
         if let Some(keys) = self.keys.take() {
-            self.card.dereg_mr(&mut self.ends[0], keys.lkey).unwrap();
+            self.card.dereg_mr(&mut self.victim, keys.lkey).unwrap();
         }
     }
 
     pub fn destroy_qp(&mut self) {
-        let _ = self.card.destroy_qp(&mut self.ends[0], self.qpn);
+        let _ = self.card.destroy_qp(&mut self.victim, self.qpn);
     }
 
     pub fn sge(&self, at: usize, len: u32) -> Sge {
@@ -125,47 +134,63 @@ impl Duel {
     pub fn post(&mut self, wr_id: u64, op: SendOp, sge: Sge) {
         let (ah, sges) = (self.ah, [sge]);
         let wr = SendWr { wr_id, op, ah, qpn: 1, qkey: 0, data: SendData::Sges(&sges) };
-        let _ = self.card.post_send_all(&mut self.ends[0], self.now, self.qpn, &[wr]);
+        let _ = self.card.post_send_all(&mut self.victim, self.now, self.qpn, &[wr]);
     }
 
-    /// The attacker says something.
+    /// The first attacker says something.
     pub fn say(&mut self, header: &[u8], payload: Vec<u8>) {
+        self.say_as(0, header, payload);
+    }
+
+    /// The attacker with this index says something.
+    pub fn say_as(&mut self, index: usize, header: &[u8], payload: Vec<u8>) {
+        let Attacker { mailbox, endpoint, .. } = &mut self.attackers[index];
         let len = payload.len() as u32;
-        let peer = self.ends[1].peer(addr(0), 1400).unwrap();
-        let token = self.mailbox.post(header, Bytes::from(payload));
+        let peer = endpoint.peer(addr(0), 1400).unwrap();
+        let token = mailbox.post(header, Bytes::from(payload));
         let out = Outbound { token, header_len: header.len() as u8, len, rnr: RnrRetry::Times(1) };
-        if self.ends[1].send(self.now, peer, out).is_err() {
-            self.mailbox.unpost(token);
+        if endpoint.send(self.now, peer, out).is_err() {
+            mailbox.unpost(token);
         }
     }
 
-    /// Moves datagrams for a while; those of the attacker only as far as `passes` permits.
+    /// Moves datagrams for a while; those of attackers only as far as `passes` permits.
     pub fn run(&mut self, span: Span, mut passes: impl FnMut() -> bool) {
         let end = self.now + span;
         // The wire takes no time, so time goes on by itself.
         for _ in 0..10_000 {
-            let Duel { card, mailbox, ends: [victim, attacker], batch, now, .. } = self;
+            let Duel { card, attackers, victim, batch, now, .. } = self;
             let mut moved = victim.poll_transmit(*now, card, batch);
-            for datagram in datagrams(batch, card) {
-                attacker.handle_datagram(*now, &meta(0, *now), &datagram, mailbox);
+            for (to, datagram) in datagrams(batch, card) {
+                let Some((_, to)) = (1..).zip(&mut *attackers).find(|(i, _)| addr(*i) == to) else { continue };
+                to.endpoint.handle_datagram(*now, &meta(0, *now), &datagram, &mut to.mailbox);
             }
-            moved |= attacker.poll_transmit(*now, mailbox, batch);
-            for datagram in datagrams(batch, mailbox) {
-                if passes() {
-                    victim.handle_datagram(*now, &meta(1, *now), &datagram, card);
+            for (i, Attacker { endpoint, mailbox, .. }) in (1..).zip(&mut *attackers) {
+                moved |= endpoint.poll_transmit(*now, mailbox, batch);
+                for (_, datagram) in datagrams(batch, mailbox) {
+                    if passes() {
+                        victim.handle_datagram(*now, &meta(i, *now), &datagram, card);
+                    }
                 }
             }
             victim.handle_timeout(*now, card);
-            attacker.handle_timeout(*now, mailbox);
             moved |= card.work(victim, *now);
             while card.poll_event().is_some() || card.poll_trouble().is_some() {}
-            while mailbox.poll_completed().is_some() {}
+            for Attacker { endpoint, mailbox, refused } in &mut *attackers {
+                endpoint.handle_timeout(*now, mailbox);
+                while let Some((_, outcome)) = mailbox.poll_completed() {
+                    if let Err(Failure::Refused(code)) = outcome {
+                        refused.push(code);
+                    }
+                }
+            }
             if moved {
                 *now += Span::from_nanos(100);
                 continue;
             }
-            let next = [victim.poll_timeout(), attacker.poll_timeout(), Some(card.deadline())];
-            let next = next.into_iter().flatten().min().unwrap_or(Time::NEVER);
+            let theirs = attackers.iter().map(|attacker| attacker.endpoint.poll_timeout());
+            let next = theirs.chain([victim.poll_timeout(), Some(card.deadline())]);
+            let next = next.flatten().min().unwrap_or(Time::NEVER);
             if next > end {
                 *now = end;
                 return;
@@ -179,12 +204,12 @@ impl Duel {
     }
 }
 
-fn datagrams<G: Gather>(batch: &mut TxBatch, mem: &G) -> Vec<Vec<u8>> {
+fn datagrams<G: Gather>(batch: &mut TxBatch, mem: &G) -> Vec<(SocketAddr, Vec<u8>)> {
     let mut all = Vec::new();
     for burst in batch.bursts() {
         let mut bytes = Vec::new();
         burst.copy_to(mem, &mut bytes);
-        all.extend(bytes.chunks(burst.segment).map(<[u8]>::to_vec));
+        all.extend(bytes.chunks(burst.segment).map(|datagram| (burst.to, datagram.to_vec())));
     }
     batch.clear();
     all
