@@ -584,19 +584,43 @@ fn a_device_that_closes_flushes_its_own_requests() {
 
 #[test]
 fn requests_to_a_peer_that_has_closed_fail_at_once_until_it_is_back() {
-    let mut two = Two::new();
-    two.assert_usable();
-    let World { hosts, now, .. } = &mut two.world;
-    let Host { endpoint, card, .. } = &mut hosts[1];
-    endpoint.abort(*now, card);
-    two.world.run(Span::from_millis(10));
-    let (write, read) = (two.write(0, None), two.read(0));
-    for op in [SendOp::Send { imm: None }, write, read] {
-        let began = two.world.now;
-        let sge = two.sge(0, 0, 16);
-        two.post(1, op, &[sge]);
-        assert_eq!(two.wait(0).status, Status::BadDestQpn, "{op:?}");
-        assert!(two.world.now.since(began) < Span::from_millis(10));
+    // Who has reason to believe so: whom it has spoken to, who makes an address handle again, or one in another domain.
+    for reason in 0..3 {
+        let mut two = Two::new();
+        two.assert_usable();
+        let World { hosts, now, .. } = &mut two.world;
+        let Host { endpoint, card, .. } = &mut hosts[1];
+        endpoint.abort(*now, card);
+        two.world.run(Span::from_millis(10));
+        let (write, read) = (two.write(0, None), two.read(0));
+        let soon = Span::from_millis(10);
+        for op in [SendOp::Send { imm: None }, write, read] {
+            let sge = two.sge(0, 0, 16);
+            two.post(1, op, &[sge]);
+            assert_eq!(two.world.wait(0, soon).status, Status::BadDestQpn, "{op:?}");
+        }
+        succeed(&mut two);
+        two.recv(50, 0, 16);
+        two.send(2, 0, 16);
+        assert_eq!(two.world.wait(0, soon).status, Status::BadDestQpn, "nobody knows of it");
+        match reason {
+            0 => {
+                let sges = [two.sge(0, 0, 0)];
+                two.world.recv(0, two.qpn[0], 3, &sges);
+                ask(&mut two, SendOp::Send { imm: None }, &[]);
+                assert_eq!((two.world.wait(0, soon).wr_id, two.world.wait(1, soon).status), (3, Status::Ok));
+            }
+            1 => assert_eq!(two.world.ah(0, 1), two.ah[0], "the same once more"),
+            _ => {
+                let host = &mut two.world.hosts[0];
+                host.pd = host.card.alloc_pd().unwrap();
+                two.world.ah(0, 1);
+            }
+        }
+        two.send(4, 0, 16);
+        let done = two.world.wait(0, soon);
+        assert_eq!((done.wr_id, done.status), (4, Status::Ok), "{reason}");
+        assert_eq!(two.world.wait(1, soon).wr_id, 50);
     }
 }
 
