@@ -364,6 +364,27 @@ mod tests {
     }
 
     #[test]
+    fn a_change_tells_the_state_before_and_one_that_is_refused_changes_nothing() {
+        let mut qp = qp();
+        let ups = QpModify::up_to_rts(0x123, Some(3));
+        // None of these transitions takes all of this.
+        let refused = QpModify { qkey: Some(0x456), sq_psn: Some(7), rnr_retry: Some(5), ..QpModify::default() };
+        let refused = QpModify { en_sqd_notify: true, ..refused };
+        for (before, up) in [QpState::Reset, QpState::Init, QpState::Rtr].into_iter().zip(&ups) {
+            let attr = qp.attr;
+            for state in [None, up.state, Some(QpState::Sqd), Some(QpState::Err)] {
+                assert!(qp.modify(&QpModify { state, ..refused }).is_err());
+                assert!(qp.modify(&QpModify { state, pkey_index: Some(1), ..refused }).is_err());
+                assert!(qp.modify(&QpModify { state, cur_state: Some(QpState::Sqe), ..refused }).is_err());
+                assert_eq!(qp.attr, attr, "{before:?} {state:?}");
+            }
+            assert_eq!(qp.modify(up), Ok(before));
+        }
+        assert_eq!(qp.modify(&QpModify::to(QpState::Rts)), Ok(QpState::Rts));
+        assert_eq!(qp.modify(&QpModify::to(QpState::Reset)), Ok(QpState::Rts));
+    }
+
+    #[test]
     fn datagrams_are_not_retried() {
         let mut qp = qp();
         qp.init.ty = QpType::Ud;
