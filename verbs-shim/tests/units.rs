@@ -438,6 +438,26 @@ fn a_queue_of_several_units_tells_once_of_the_next_completion() {
 }
 
 #[test]
+fn units_take_turns_where_little_is_taken_at_a_time() {
+    const EACH: u64 = 4;
+    let a = side(4, 4);
+    let own = a.ah(&a);
+    for &qpn in &a.qpns {
+        (0..EACH).for_each(|n| a.nic.post_recv(qpn, n, &[a.place(qpn)]).unwrap());
+        (0..EACH).for_each(|n| a.post(qpn, own, qpn, n, SendOp::Send { imm: None }, SendData::Inline(b"x")));
+    }
+    let mut units = Vec::new();
+    let end = Instant::now() + PATIENCE;
+    while units.len() < a.qpns.len() * 2 * EACH as usize {
+        assert!(Instant::now() < end, "{units:?}");
+        let mut out = [Completion::EMPTY; 1];
+        let n = a.nic.poll_cq(a.cq, &mut out);
+        units.extend(out[..n].iter().map(|c| c.qpn % 4));
+    }
+    assert!(units.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 4), "{units:?}");
+}
+
+#[test]
 fn what_was_armed_first_tells_of_queue_pairs_that_came_later() {
     let events = Events::default();
     let b = side_of(config(4), 0, Box::new(events.clone()));
