@@ -249,6 +249,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_card_stays_inside_of_regions() {
+        let mut memory = vec![1; 300];
+        // SAFETY: the vector outlives the region, and nobody touches it meanwhile.
+        let region = unsafe { RawRegion::new(memory[100..].as_mut_ptr(), 100) };
+        assert_eq!((HostMem.read(&region, 0, 100), HostMem.read(&region, 100, 0)), (&[1; 100][..], &[][..]));
+        for (offset, len) in [(0, 101), (1, 100), (50, 51), (100, 1), (101, 0), (u64::MAX, 1), (1, usize::MAX)] {
+            let panics = |run: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err();
+            assert!(panics(&|| _ = HostMem.read(&region, offset, len)), "read {len} at {offset}");
+            assert!(panics(&|| HostMem.prefetch(&region, offset, len)), "prefetch {len} at {offset}");
+            if len <= 101 {
+                assert!(panics(&|| HostMem.write(&region, offset, &vec![2; len])), "write {len} at {offset}");
+            }
+        }
+        assert_eq!(memory, [1; 300]);
+    }
+
+    #[test]
     fn memory_that_is_unmapped_is_not_recalled() {
         const PAGES: NonZeroUsize = NonZeroUsize::new(3 * 4096).unwrap();
         let flags = MapFlags::MAP_PRIVATE;

@@ -34,6 +34,7 @@ macro_rules! tests {
 tests! {{
     buffers_go_and_come_back
     windows_are_read_and_written_by_peers
+    windows_have_an_end
     refused_requests_return_their_buffers
     a_receiver_that_is_not_ready_and_one_that_is_too_short
     completion_queues_have_room_for_all_that_can_complete
@@ -134,6 +135,24 @@ fn windows_are_read_and_written_by_peers(units: [u16; 2]) {
     assert_eq!(next(&a.cq).status, Status::BadAddress);
 }
 
+fn windows_have_an_end(units: [u16; 2]) {
+    let device = device(units[0]);
+    let window = device.pd().unwrap().window(100, true, true).unwrap();
+    for (offset, len) in [(0, 101), (1, 100), (50, 51), (100, 1), (101, 1), (usize::MAX, 2), (usize::MAX - 100, 101)] {
+        let panics = |run: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err();
+        assert!(panics(&|| window.read(offset, &mut vec![0; len])), "read {len} at {offset}");
+        assert!(panics(&|| window.write(offset, &vec![1; len])), "write {len} at {offset}");
+    }
+    // All of it is as it was, and can be used.
+    let mut all = [1; 100];
+    window.read(0, &mut all);
+    assert_eq!(all, [0; 100]);
+    window.write(99, &[7]);
+    window.write(100, &[]);
+    window.read(99, &mut all[..1]);
+    assert_eq!(all[0], 7);
+}
+
 fn refused_requests_return_their_buffers(units: [u16; 2]) {
     let (a, b, to_b, _to_a) = pair(units);
     let long = filled(&a.pd, a.device.max_message() + 1, 0);
@@ -153,8 +172,11 @@ fn refused_requests_return_their_buffers(units: [u16; 2]) {
     let refused = a.qp.write(&to_b, filled(&a.pd, 11, 0), window, None).unwrap_err();
     assert!(refused.to_string().contains("longer than the remote range"));
     // A handle of someone else means nothing here.
-    let other = a.device.pd().unwrap().target(b.qp.address()).unwrap();
-    assert!(a.qp.send_inline(&other, b"", None).is_err());
+    let (other, with_room) = (a.device.pd().unwrap(), a.pd.srd(&a.cq).depth(1, 1).build().unwrap());
+    let foreign = other.target(b.qp.address()).unwrap();
+    let refused = with_room.send(&foreign, filled(&a.pd, 10, 0)).unwrap_err();
+    assert!(matches!(refused.error, CardError::Invalid(_)));
+    with_room.send(&to_b, refused.buf.expect("it comes back")).unwrap();
 }
 
 fn a_receiver_that_is_not_ready_and_one_that_is_too_short(units: [u16; 2]) {
@@ -276,6 +298,8 @@ fn a_file_descriptor_tells_of_completions(units: [u16; 2]) {
     assert_eq!(nix::poll::poll(&mut fds, PollTimeout::from(30_000u16)).unwrap(), 1);
     assert!(b.cq.arm(), "it is there already");
     b.cq.poll().unwrap().ok().unwrap();
+    assert!(!b.cq.arm());
+    assert_eq!(nix::poll::poll(&mut fds, PollTimeout::ZERO).unwrap(), 0, "of the last one it told");
     let start = Instant::now();
     assert!(b.cq.wait(Some(Duration::from_millis(30))).unwrap().is_none());
     assert!(start.elapsed() >= Duration::from_millis(30));
