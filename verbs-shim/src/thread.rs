@@ -242,7 +242,10 @@ fn sleep(pu: &Pu, readiness: &[OwnedFd], timeout: Option<Duration>) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::unit::tests::Lone;
 
     #[test]
     fn whoever_was_away_is_looked_after_more_often_for_a_while() {
@@ -269,6 +272,42 @@ mod tests {
             assert!((0..5).all(|_| looks.next() < LOOK * 5), "it drives for a millisecond");
             assert!(looks.wait(|| true).is_some(), "and is away for three");
         }
+    }
+
+    #[test]
+    fn whoever_polls_is_seen_to_drive_and_whoever_arms_to_leave() {
+        let Lone { pu, cq, .. } = &Lone::new();
+        let turns = || pu.shift.turns.load(Ordering::Relaxed);
+        let before = turns();
+        (0..3).for_each(|_| _ = pu.poll::<true>(*cq, &mut []));
+        assert_eq!(turns(), before + 3);
+        assert!(!pu.shift.leaving.load(Ordering::Relaxed));
+        pu.arm(*cq).expect("it is there");
+        assert!(pu.shift.leaving.load(Ordering::Relaxed));
+    }
+
+    /// Though the program has just driven.
+    #[test]
+    fn the_thread_takes_over_at_once_from_whoever_leaves() {
+        let lone = Lone::new();
+        let (pu, seen) = (lone.pu.clone(), Arc::new(AtomicU64::new(0)));
+        let (in_turn, count) = (pu.clone(), seen.clone());
+        *lone.world.in_turn.lock() = Some(Box::new(move || {
+            let shift = &in_turn.shift;
+            match count.fetch_add(1, Ordering::Relaxed) {
+                0 => {
+                    shift.drove();
+                    shift.leave();
+                }
+                _ => {
+                    assert!(!shift.leaving.load(Ordering::Relaxed), "it left once");
+                    shift.stop();
+                }
+            }
+        }));
+        run(&pu, &[]);
+        assert_eq!(seen.load(Ordering::Relaxed), 2);
+        *lone.world.in_turn.lock() = None;
     }
 
     #[test]

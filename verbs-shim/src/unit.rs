@@ -378,3 +378,6 @@ fn fail(engine: &mut CardEngine, error: &io::Error) {
 pub(crate) fn counters(engine: &CardEngine) -> NicCounters {
     NicCounters { port: engine.upper.port, device: engine.upper.device, transport: *engine.endpoint.stats() }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

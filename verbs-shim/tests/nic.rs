@@ -1,11 +1,14 @@
 //! Two cards in one process, over loopback.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use srd_core::card::Profile;
 use srd_core::card::{CardEvent, CardOptions};
+use srd_core::{Config, Driver, Gather, RxMeta, Span, Time, TxBatch};
+use srd_udp::UdpDriver;
 use verbs_shim::{
     Access, Completion, Nic, NicConfig, NicSink, Opcode, QpCap, QpInit, QpModify, QpType, RawRegion, SendData, SendOp,
     SendOps, SendWr, Sge, Status,
@@ -29,8 +32,16 @@ struct Side {
     rkey: u32,
 }
 
+/// What is in memory at first.
+fn byte(at: usize) -> u8 {
+    (at * 7 + at / 251) as u8
+}
+
 fn side(sink: Box<dyn NicSink>) -> Side {
-    let nic = Nic::open(config(), sink).expect("a card on loopback");
+    side_of(Nic::open(config(), sink).expect("a card on loopback"))
+}
+
+fn side_of(nic: Nic) -> Side {
     let pd = nic.alloc_pd().unwrap();
     let cq = nic.create_cq(256).unwrap();
     let cap = QpCap { send_wr: 64, recv_wr: 64, send_sge: 2, recv_sge: 1, inline: 32 };
@@ -46,7 +57,7 @@ fn side(sink: Box<dyn NicSink>) -> Side {
     };
     let qpn = nic.create_qp(init).unwrap();
     QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());
-    let mut memory = vec![0; 1 << 20];
+    let mut memory: Vec<u8> = (0..1 << 20).map(byte).collect();
     // SAFETY: the vector outlives the card, and is not touched while requests are under way.
     let region = unsafe { RawRegion::new(memory.as_mut_ptr(), memory.len()) };
     let access = Access { local_write: true, remote_read: true, remote_write: true };
@@ -55,6 +66,11 @@ fn side(sink: Box<dyn NicSink>) -> Side {
 }
 
 impl Side {
+    /// Asserts that so many bytes that were at one place first are at another one now.
+    fn assert_moved(&self, from: usize, to: usize, len: usize) {
+        assert!(self.memory[to..][..len].iter().copied().eq((from..from + len).map(byte)), "{from} {to} {len}");
+    }
+
     fn sge(&self, offset: usize, len: u32) -> Sge {
         Sge { addr: self.memory.as_ptr() as u64 + offset as u64, len, lkey: self.lkey }
     }
@@ -87,21 +103,25 @@ fn sends_writes_and_reads_between_two_cards_and_within_one() {
             let wr = SendWr { wr_id, op, ah, qpn: b.qpn, qkey: QKEY, data: SendData::Sges(&[sge]) };
             a.nic.post_send_all(a.qpn, &[wr]).unwrap();
         };
-        b.nic.post_recv(b.qpn, 7, &[b.sge(4096, 8928)]).unwrap();
+        b.nic.post_recv(b.qpn, 7, &[b.sge(20_000, 8928)]).unwrap();
         post(1, SendOp::Send { imm: Some(0xabcd) }, a.sge(0, 8000));
         let mut done = [b.wait(), a.wait()];
         done.sort_by_key(|c| c.opcode.is_recv());
         assert_eq!((done[0].wr_id, done[0].status), (1, Status::Ok));
         assert_eq!((done[1].wr_id, done[1].byte_len, done[1].imm), (7, 8000, Some(0xabcd)));
         assert_eq!((done[1].sgid, done[1].ah), (a.nic.gid(), 0));
+        b.assert_moved(0, 20_000, 8000);
+        b.assert_moved(28_000, 28_000, 928);
 
         let addr = b.memory.as_ptr() as u64 + 65536;
-        post(2, SendOp::Write { addr, rkey: b.rkey, imm: None }, a.sge(0, 300_000));
+        post(2, SendOp::Write { addr, rkey: b.rkey, imm: None }, a.sge(600_000, 300_000));
         let done = a.wait();
         assert_eq!((done.wr_id, done.status, done.opcode), (2, Status::Ok, Opcode::RdmaWrite));
+        b.assert_moved(600_000, 65536, 300_000);
         post(3, SendOp::Read { addr, rkey: b.rkey }, a.sge(500_000, 300_000));
         let done = a.wait();
         assert_eq!((done.wr_id, done.status, done.opcode), (3, Status::Ok, Opcode::RdmaRead));
+        a.assert_moved(600_000, 500_000, 300_000);
     }
 }
 
@@ -131,6 +151,89 @@ fn a_sleeping_program_is_told_of_completions() {
     }
     assert_eq!(b.wait().byte_len, 5);
     assert_eq!(&b.memory[..5], b"hello");
+}
+
+/// Over kernel UDP, but one batch of datagrams is lost when it is told to.
+struct Lossy {
+    driver: UdpDriver,
+    loses: Arc<AtomicBool>,
+}
+
+impl Driver for Lossy {
+    fn now(&mut self) -> Time {
+        self.driver.now()
+    }
+
+    fn recv(&mut self, sink: &mut dyn FnMut(&RxMeta, &[u8])) -> std::io::Result<usize> {
+        self.driver.recv(sink)
+    }
+
+    fn send(&mut self, batch: &TxBatch, mem: &dyn Gather) -> std::io::Result<()> {
+        if self.loses.swap(false, Ordering::SeqCst) { Ok(()) } else { self.driver.send(batch, mem) }
+    }
+
+    fn wait(&mut self, until: Option<Time>) -> std::io::Result<()> {
+        self.driver.wait(until)
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.driver.local_addr()
+    }
+
+    fn source_ports(&self) -> u16 {
+        self.driver.source_ports()
+    }
+
+    fn max_datagram(&mut self, to: SocketAddr) -> u16 {
+        self.driver.max_datagram(to)
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether the thread of this process with this name waits for something.
+fn sleeps(name: &str) -> bool {
+    let all = std::fs::read_dir("/proc/self/task").expect("a directory of the kernel");
+    // Others may end meanwhile.
+    let stats = all.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    stats.into_iter().any(|stat| stat.contains(&format!("({name}) S ")))
+}
+
+/// A program posts and sleeps, and the datagram is lost: all that follows is up to the thread.
+#[test]
+fn a_program_that_sleeps_is_told_of_what_was_lost_at_first() {
+    // Nothing else makes it look.
+    let long = Span::from_secs(3600);
+    let transport = Config { keepalive: long, peer_timeout: long, idle_timeout: long, ..Config::default() };
+    let config = NicConfig { name: "lossy".into(), transport: transport.check().expect("it is valid"), ..config() };
+    let driver = UdpDriver::bind(config.addr, config.udp.clone()).expect("a socket");
+    let (readiness, told) = (driver.readiness().expect("a descriptor"), Arc::new(AtomicU32::new(0)));
+    let loses = Arc::new(AtomicBool::new(false));
+    let driver = Box::new(Lossy { driver, loses: loses.clone() });
+    let b = side_of(Nic::open(NicConfig { name: "other".into(), ..config.clone() }, Box::new(())).expect("a card"));
+    let a = side_of(Nic::over(config, driver, vec![readiness], Box::new(Count(told.clone()))).expect("a card"));
+    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    let hello = || {
+        b.nic.post_recv(b.qpn, 1, &[b.sge(0, 100)]).unwrap();
+        a.hello(ah, &b, 2, None);
+    };
+    hello();
+    let _ = (a.wait(), b.wait());
+    for round in 1..=5 {
+        a.nic.arm_cq(a.cq).unwrap();
+        wait_until("sleep", || sleeps("srd-lossy"));
+        loses.store(true, Ordering::SeqCst);
+        hello();
+        wait_until("an event", || told.load(Ordering::SeqCst) == round);
+        assert!(!loses.load(Ordering::SeqCst), "nothing was lost");
+        assert_eq!((a.wait().wr_id, b.wait().wr_id), (2, 1));
+    }
 }
 
 /// In the way of libfabric: one queue for sends and receives, and a poll in vain before the answer.
