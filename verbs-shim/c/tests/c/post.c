@@ -259,6 +259,73 @@ static void sessions(void) {
     ibv_destroy_qp(all);
 }
 
+/* The data that is set last is that of the request. */
+static void data_twice(void) {
+    struct ibv_sge sge = {(uintptr_t)s.mem, 3, s.mr->lkey};
+    struct ibv_data_buf parts[2] = {{s.mem + 100, 2}, {s.mem + 200, 3}};
+    memset(s.mem, 'a', 100);
+    memset(s.mem + 100, 'b', 100);
+    memset(s.mem + 200, 'c', 100);
+    const char *want[] = {"bb", "bbccc", "aaa", "aaa", "bbccc"};
+    for (int way = 0; way < 5; way++) {
+        memset(s.mem + 4096, 0, 64);
+        IS(recv_at(&s, 2, 4096, 64), 0);
+        ibv_wr_start(s.ex);
+        s.ex->wr_id = 1;
+        s.ex->wr_flags = IBV_SEND_SIGNALED;
+        ibv_wr_send(s.ex);
+        ibv_wr_set_ud_addr(s.ex, ah, s.qp->qp_num, QKEY);
+        if (way < 4)
+            ibv_wr_set_inline_data(s.ex, s.mem, 8);
+        else
+            ibv_wr_set_sge_list(s.ex, 1, &sge);
+        if (way == 0)
+            ibv_wr_set_inline_data(s.ex, s.mem + 100, 2);
+        else if (way == 2)
+            ibv_wr_set_sge(s.ex, sge.lkey, sge.addr, sge.length);
+        else if (way == 3)
+            ibv_wr_set_sge_list(s.ex, 1, &sge);
+        else
+            ibv_wr_set_inline_data_list(s.ex, 2, parts);
+        IS(ibv_wr_complete(s.ex), 0);
+        for (int i = 0; i < 2; i++) {
+            struct ibv_wc wc = wait_wc(s.cq, 10);
+            IS(wc.status, IBV_WC_SUCCESS);
+            if (wc.wr_id == 2)
+                IS(wc.byte_len, strlen(want[way]));
+        }
+        IS(strcmp(s.mem + 4096, want[way]), 0);
+    }
+}
+
+/* Writes are inline where the queue pair was made for it. */
+static void inline_writes(void) {
+    if (!(caps(s.ctx) & 8))
+        return;
+    struct address at_s = address_of(&s);
+    for (int made_for_it = 0; made_for_it < 2; made_for_it++) {
+        struct ibv_qp *qp = make_qp(s.pd, s.cq, false, made_for_it ? 2 : 0, 0);
+        CHECK(qp);
+        struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
+        IS(to_init(qp), 0);
+        IS(to_rtr(qp), 0);
+        IS(to_rts(qp, 7), 0);
+        memcpy(s.mem, "inline", 7);
+        memset(s.mem + 4096, 0, 64);
+        ibv_wr_start(ex);
+        ex->wr_flags = IBV_SEND_SIGNALED;
+        ibv_wr_rdma_write(ex, at_s.rkey, at_s.mem + 4096);
+        ibv_wr_set_ud_addr(ex, ah, s.qp->qp_num, QKEY);
+        ibv_wr_set_inline_data(ex, s.mem, 7);
+        IS(ibv_wr_complete(ex), made_for_it ? 0 : EINVAL);
+        if (made_for_it) {
+            IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+            IS(strcmp(s.mem + 4096, "inline"), 0);
+        }
+        IS(ibv_destroy_qp(qp), 0);
+    }
+}
+
 /* What may be inline, how deep the queue is then, and that the bytes are those of the moment of posting. */
 static void inline_limits(uint32_t limit) {
     struct efadv_device_attr device;
@@ -311,6 +378,8 @@ int main(int argc, char **argv) {
     full();
     receives();
     sessions();
+    data_twice();
+    inline_writes();
     inline_limits(atoi(argv[1]));
     IS(ibv_destroy_ah(ah), 0);
     drop_side(&s);

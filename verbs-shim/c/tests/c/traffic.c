@@ -5,6 +5,15 @@ static struct side a, b;
 static struct ibv_ah *to_a, *to_b;
 static struct address at_b;
 
+/* A handle for nobody, so that the next one in its domain has another number than 0. */
+static struct ibv_ah *first_ah(struct ibv_pd *pd) {
+    union ibv_gid other = a.gid;
+    other.raw[13] ^= 2;
+    struct ibv_ah *ah = make_ah(pd, other);
+    CHECK(ah);
+    return ah;
+}
+
 static void fill(char *p, size_t n, int seed) {
     for (size_t i = 0; i < n; i++)
         p[i] = seed + i * 7 + (i >> 8);
@@ -44,6 +53,7 @@ static void sends(bool ud) {
         IS(wc.wc_flags, 0);
         struct efadv_ah_attr attr;
         IS(efadv_query_ah(to_a, &attr, sizeof attr), 0);
+        CHECK(attr.ahn > 0);
         IS(wc.slid, attr.ahn);
         wc = wait_wc(a.cq, 10);
         IS(wc.status, IBV_WC_SUCCESS);
@@ -189,7 +199,7 @@ static void extended_polling(bool known) {
     CHECK(qp);
     IS(to_init(qp), 0);
     IS(to_rtr(qp), 0);
-    struct ibv_ah *ah = known ? make_ah(pd, a.gid) : NULL;
+    struct ibv_ah *first = first_ah(pd), *ah = known ? make_ah(pd, a.gid) : NULL;
     enum { N = 40 };
     static char mem[N][64];
     struct ibv_mr *mr = ibv_reg_mr(pd, mem, sizeof mem, IBV_ACCESS_LOCAL_WRITE);
@@ -199,7 +209,15 @@ static void extended_polling(bool known) {
         struct ibv_recv_wr wr = {.wr_id = i, .sg_list = &sge, .num_sge = 1}, *bad;
         IS(ibv_post_recv(qp, &wr, &bad), 0);
         fill(a.mem + 64 * i, 64, i);
-        IS(send_from(&a, i, 64 * i, 64, to_b, qp->qp_num), 0);
+        ibv_wr_start(a.ex);
+        a.ex->wr_flags = IBV_SEND_SIGNALED;
+        if (i % 2)
+            ibv_wr_send_imm(a.ex, htobe32(0x12345600 + i));
+        else
+            ibv_wr_send(a.ex);
+        ibv_wr_set_ud_addr(a.ex, to_b, qp->qp_num, QKEY);
+        ibv_wr_set_sge(a.ex, a.mr->lkey, (uintptr_t)a.mem + 64 * i, 64);
+        IS(ibv_wr_complete(a.ex), 0);
     }
     for (int i = 0; i < N; i++)
         IS(wait_wc(a.cq, 10).status, IBV_WC_SUCCESS);
@@ -220,7 +238,10 @@ static void extended_polling(bool known) {
             IS(ibv_wc_read_opcode(cq), IBV_WC_RECV);
             IS(ibv_wc_read_byte_len(cq), 64);
             IS(ibv_wc_read_vendor_err(cq), 0);
-            IS(ibv_wc_read_wc_flags(cq), 0);
+            int i = cq->wr_id;
+            IS(ibv_wc_read_wc_flags(cq), i % 2 ? IBV_WC_WITH_IMM : 0);
+            if (i % 2)
+                IS(ibv_wc_read_imm_data(cq), htobe32(0x12345600 + i));
             IS(ibv_wc_read_qp_num(cq), qp->qp_num);
             IS(ibv_wc_read_src_qp(cq), a.qp->qp_num);
             IS(ibv_wc_read_sl(cq), 0);
@@ -230,6 +251,7 @@ static void extended_polling(bool known) {
             if (known) {
                 struct efadv_ah_attr ahn;
                 IS(efadv_query_ah(ah, &ahn, sizeof ahn), 0);
+                CHECK(ahn.ahn > 0);
                 IS(ibv_wc_read_slid(cq), ahn.ahn);
                 CHECK(efadv_wc_read_sgid(efa, &gid) < 0);
             } else {
@@ -255,6 +277,7 @@ static void extended_polling(bool known) {
         same(mem[i], 64, i);
     if (ah)
         IS(ibv_destroy_ah(ah), 0);
+    IS(ibv_destroy_ah(first), 0);
     IS(ibv_destroy_qp(qp), 0);
     IS(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
     IS(ibv_dereg_mr(mr), 0);
@@ -299,6 +322,7 @@ int main(void) {
         b = make_side(ud, 7);
         IS(memcmp(&a.gid, &b.gid, sizeof a.gid), 0); /* one device, one address */
         CHECK(to_b = make_ah(a.pd, b.gid));
+        struct ibv_ah *first = first_ah(b.pd);
         CHECK(to_a = make_ah(b.pd, a.gid));
         at_b = address_of(&b);
         sends(ud);
@@ -316,6 +340,7 @@ int main(void) {
         }
         IS(ibv_destroy_ah(to_a), 0);
         IS(ibv_destroy_ah(to_b), 0);
+        IS(ibv_destroy_ah(first), 0);
         drop_side(&a);
         drop_side(&b);
     }
