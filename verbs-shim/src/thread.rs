@@ -305,7 +305,7 @@ mod tests {
                 }
             }
         }));
-        run(&pu, &[]);
+        run(&pu, Vec::new());
         assert_eq!(seen.load(Ordering::Relaxed), 2);
         *lone.world.in_turn.lock() = None;
     }

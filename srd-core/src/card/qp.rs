@@ -369,7 +369,7 @@ mod tests {
         let ups = QpModify::up_to_rts(0x123, Some(3));
         // None of these transitions takes all of this.
         let refused = QpModify { qkey: Some(0x456), sq_psn: Some(7), rnr_retry: Some(5), ..QpModify::default() };
-        let refused = QpModify { en_sqd_notify: true, ..refused };
+        let refused = QpModify { en_sqd_notify: Some(true), ..refused };
         for (before, up) in [QpState::Reset, QpState::Init, QpState::Rtr].into_iter().zip(&ups) {
             let attr = qp.attr;
             for state in [None, up.state, Some(QpState::Sqd), Some(QpState::Err)] {

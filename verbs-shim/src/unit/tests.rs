@@ -90,7 +90,16 @@ impl Lone {
             let (pd, cq) = (card.alloc_pd()?, card.create_cq(16)?);
             let cap = QpCap { send_wr: 16, recv_wr: 16, send_sge: 1, recv_sge: 1, inline: 32 };
             let (ty, ops) = (QpType::Srd, SendOps::default());
-            let init = QpInit { ty, pd, send_cq: cq, recv_cq: cq, cap, ops, unsolicited_write_recv: false };
+            let init = QpInit {
+                ty,
+                pd,
+                send_cq: cq,
+                recv_cq: cq,
+                cap,
+                ops,
+                unsolicited_write_recv: false,
+                inline_write: false,
+            };
             let qpn = card.create_qp(init)?;
             for change in QpModify::up_to_rts(1, None) {
                 card.modify_qp(&mut engine.endpoint, qpn, &change)?;
