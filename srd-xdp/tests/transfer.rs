@@ -203,6 +203,26 @@ fn a_spinning_loop_that_was_away_learns_when_datagrams_arrived() {
     }
 }
 
+/// Stamps are made by the host's clock, from which that of a time namespace differs.
+#[test]
+fn and_so_it_does_in_a_time_namespace() {
+    if !testbed::runs_here() {
+        return;
+    }
+    let inside = |program: &std::ffi::OsStr| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--time", "--monotonic", "100000", "--fork"]).arg(program);
+        command.args(["--exact", "a_spinning_loop_that_was_away_learns_when_datagrams_arrived"]);
+        command.output().expect("unshare starts")
+    };
+    if !inside("true".as_ref()).status.success() {
+        eprintln!("skipped: this kernel has no time namespaces (CONFIG_TIME_NS)");
+        return;
+    }
+    let out = inside(std::env::current_exe().expect("this program").as_os_str());
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}
+
 #[test]
 fn nothing_arrives_before_it_was_sent() {
     if !testbed::runs_here() {
