@@ -158,6 +158,8 @@ fn refused_requests_return_their_buffers(units: [u16; 2]) {
     let long = filled(&a.pd, a.device.max_message() + 1, 0);
     a.qp.send(&to_b, long).unwrap();
     assert_eq!(next(&a.cq).ok().unwrap_err().0.status, Status::LocalBadLength);
+    let refused = a.qp.send_inline(&to_b, &[0; 81], None).unwrap_err();
+    assert!(matches!(refused.error, CardError::Invalid(_)));
     let mut bufs = a.pd.bufs(17, 10).unwrap();
     let last = bufs.pop().unwrap();
     for buf in bufs {
@@ -166,8 +168,6 @@ fn refused_requests_return_their_buffers(units: [u16; 2]) {
     let refused = a.qp.send(&to_b, last).unwrap_err();
     assert!(matches!(refused.error, CardError::NoMemory(_)));
     assert_eq!(refused.buf.map(|b| b.capacity()), Some(10));
-    let refused = a.qp.send_inline(&to_b, &[0; 81], None).unwrap_err();
-    assert!(matches!(refused.error, CardError::Invalid(_)));
     let window = b.pd.window(10, false, true).unwrap().remote();
     let refused = a.qp.write(&to_b, filled(&a.pd, 11, 0), window, None).unwrap_err();
     assert!(refused.to_string().contains("longer than the remote range"));
