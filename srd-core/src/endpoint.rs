@@ -613,7 +613,7 @@ impl Endpoint {
                 // [HS-16]
                 // Something sent after this good-bye has arrived before it: the peer took it back.
                 State::Open { conn, .. } => !conn.has_received_from(close.next_pn) && conn.is_quiet(&peer.outbox),
-                State::Closing(_) => true,
+                State::Closing(closing) => close.shutdown || !closing.conn.has_received_from(close.next_pn),
                 State::Opening(_) | State::Idle => return,
             };
             if !agreed {

@@ -214,10 +214,7 @@ impl Peer {
     pub(crate) fn reopen(&mut self, now: Time) {
         self.state = match std::mem::replace(&mut self.state, State::Idle) {
             State::Closing(mut closing) => {
-                // A numbered packet from after the good-bye makes echoes of it void.
-                closing.conn.request_ping();
-                // Or it would close again before anything was acknowledged.
-                closing.conn.last_used = now;
+                closing.conn.reopen(now);
                 State::Open { conn: closing.conn, accept: false, since: now }
             }
             other => other,

@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use srd_core::*;
 use support::*;
 
@@ -366,4 +369,133 @@ fn peers_that_are_released_make_room() {
     assert_eq!(endpoint.peer(at(2), 1400), None);
     endpoint.release(peers[2]);
     assert_eq!(endpoint.peer(at(2), 1400), None, "an old id releases nobody");
+}
+
+/// Kinds of packets, as in the low four bits of the first byte.
+const TRACKED: u8 = 0;
+const UNTRACKED: u8 = 1;
+const CLOSE: u8 = 6;
+
+fn kind(datagram: &[u8]) -> u8 {
+    datagram[0] & 15
+}
+
+/// Two hosts, of which the first has sent a message and will say good-bye when it has been idle for so long. The other
+/// waits for a minute, unless `idle` says otherwise.
+fn about_to_close(idle: Span, other: Option<Span>) -> Pair {
+    let config = |idle_timeout| Config { idle_timeout, ..Config::default() };
+    let mut pair = Pair::new(config(idle));
+    pair.restart(1, config(other.unwrap_or(Span::from_secs(60))), 2);
+    pair.send(0, pattern(0, 100));
+    pair.run_until(Span::from_millis(5), |p| p.sides[0].completed.len() == 1);
+    pair
+}
+
+/// Side 0 says good-bye while the network holds up what it sends but bare acknowledgements, then hears from side 1 and
+/// has something to say, too.
+#[test]
+fn a_good_bye_that_arrives_after_it_was_taken_back_ends_nothing() {
+    let mut pair = about_to_close(Span::from_millis(100), None);
+    let closing = Rc::new(Cell::new(false));
+    let said = Rc::clone(&closing);
+    pair.wire = Box::new(move |from, _, _, bytes| {
+        said.set(said.get() || kind(bytes) == CLOSE);
+        let held_up = from == 0 && said.get() && kind(bytes) != UNTRACKED;
+        if held_up { Deliver::Late(Span::from_millis(2)) } else { Deliver::Once }
+    });
+    pair.run_until(Span::from_millis(200), |_| closing.get());
+    pair.send(1, pattern(1, 100));
+    pair.run(Span::from_micros(25));
+    pair.send(0, pattern(2, 100));
+    pair.run_until(Span::from_millis(100), |p| p.sides[0].completed.len() == 2 && p.sides[1].completed.len() == 1);
+    assert!(pair.sides.iter().all(|s| s.completed.iter().all(|c| c.1 == Ok(()))));
+    assert!(pair.sides.iter().all(|s| s.endpoint.stats().connections_opened == 1));
+}
+
+/// Side 0 takes its good-bye back for a packet that side 1 had given up: that one does not wait for an acknowledgement,
+/// and agrees when the good-bye arrives.
+#[test]
+fn what_follows_a_good_bye_that_the_peer_agrees_to_after_all_goes_into_a_new_connection() {
+    let mut pair = about_to_close(Span::from_millis(100), None);
+    let (closing, newest) = (Rc::new(Cell::new(false)), Rc::new(Cell::new([0; 24])));
+    let (said, last) = (Rc::clone(&closing), Rc::clone(&newest));
+    pair.wire = Box::new(move |from, _, _, bytes| {
+        said.set(said.get() || kind(bytes) == CLOSE);
+        if from == 1 && kind(bytes) == TRACKED {
+            last.set(*bytes.first_chunk().unwrap());
+        }
+        if from == 0 && said.get() { Deliver::Late(Span::from_millis(2)) } else { Deliver::Once }
+    });
+    pair.send(1, pattern(1, 100));
+    pair.run_until(Span::from_millis(200), |_| closing.get());
+    // A PING with the next number.
+    let mut ping = newest.get();
+    (ping[15], ping[23]) = (ping[15] + 1, 3);
+    let meta = RxMeta { from: addr(1), to: None, ecn: Ecn::Ect, at: pair.now };
+    let Side { endpoint, mailbox, .. } = &mut pair.sides[0];
+    endpoint.handle_datagram(pair.now, &meta, &ping, mailbox);
+    pair.send(0, pattern(2, 100));
+    pair.run_until(Span::from_millis(100), |p| p.sides[0].completed.len() == 2);
+    assert_eq!(pair.sides[0].completed[1].1, Ok(()));
+    assert_eq!(pair.sides[1].received.len(), 2);
+    assert_eq!(pair.sides[0].endpoint.stats().connections_opened, 2, "the peer had agreed");
+}
+
+#[test]
+fn an_echo_of_a_good_bye_that_was_taken_back_is_void() {
+    let mut pair = about_to_close(Span::from_millis(100), None);
+    let closing = Rc::new(Cell::new(false));
+    let said = Rc::clone(&closing);
+    pair.wire = Box::new(move |_, _, _, bytes| match (kind(bytes), said.replace(said.get() || kind(bytes) == CLOSE)) {
+        (CLOSE, false) => Deliver::Late(Span::from_millis(20)),
+        (CLOSE, true) => Deliver::Drop,
+        _ => Deliver::Once,
+    });
+    pair.run_until(Span::from_millis(200), |_| closing.get());
+    pair.send(1, pattern(1, 100));
+    pair.run(Span::from_millis(50));
+    assert_eq!(pair.sides[1].completed.len(), 1);
+    assert!((0..2).all(|i| pair.peer_stats(i).established), "both still know each other");
+}
+
+/// Side 0 takes its good-bye back and sends something that is long on its way; meanwhile side 1 says good-bye, and gets
+/// the old one of side 0.
+#[test]
+fn an_echo_of_a_good_bye_does_not_end_what_the_peer_is_closing() {
+    let mut pair = about_to_close(Span::from_millis(100), Some(Span::from_millis(150)));
+    let (closing, slow) = (Rc::new(Cell::new([false; 2])), Rc::new(Cell::new(false)));
+    let (said, late) = (Rc::clone(&closing), Rc::clone(&slow));
+    pair.wire = Box::new(move |from, _, _, bytes| {
+        if kind(bytes) == CLOSE {
+            let mut before = said.get();
+            let first = !std::mem::replace(&mut before[from], true);
+            said.set(before);
+            return if first && from == 0 { Deliver::Late(Span::from_millis(155)) } else { Deliver::Drop };
+        }
+        if from == 0 && late.get() { Deliver::Late(Span::from_millis(60)) } else { Deliver::Once }
+    });
+    pair.run_until(Span::from_millis(200), |_| closing.get()[0]);
+    pair.send(1, pattern(1, 100));
+    pair.run(Span::from_millis(99));
+    assert_eq!(pair.sides[1].completed.len(), 1);
+    slow.set(true);
+    pair.send(0, pattern(2, 100));
+    pair.run_until(Span::from_millis(200), |p| p.sides[0].completed.len() == 2);
+    assert!(closing.get()[1], "side 1 was closing");
+    assert_eq!(pair.sides[0].completed[1].1, Ok(()));
+    assert!(pair.sides.iter().all(|s| s.endpoint.stats().connections_opened == 1));
+}
+
+#[test]
+fn an_old_packet_does_not_take_a_good_bye_back() {
+    let mut pair = about_to_close(Span::from_millis(100), None);
+    let start = pair.now;
+    pair.wire = Box::new(move |from, at, _, bytes| match (from, kind(bytes)) {
+        (1, TRACKED) => Deliver::Again(Span::from_millis(150)),
+        (0, CLOSE) if at.since(start) < Span::from_millis(180) => Deliver::Drop,
+        _ => Deliver::Once,
+    });
+    pair.send(1, pattern(1, 100));
+    pair.run(Span::from_millis(230));
+    assert!((0..2).all(|i| !pair.peer_stats(i).established), "{:?}", pair.sides[0].endpoint.stats());
 }

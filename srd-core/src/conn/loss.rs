@@ -370,7 +370,7 @@ impl Conn {
             }
         }
         self.lost_scratch = lost;
-        self.ping |= self.datagram.take_question();
+        self.ping |= self.datagram.take_question() || (self.may_be_forgotten() && self.in_flight == 0);
     }
 
     /// Runs what is due.

@@ -133,6 +133,8 @@ pub(crate) struct Conn {
     waiting_since: Option<Time>,
     /// When a message was last sent or received.
     pub(crate) last_used: Time,
+    /// When a good-bye was last taken back.
+    reopened_at: Time,
 }
 
 /// Whether a PING asks for our share of the receiver's link, because much is to be sent after a pause.
@@ -213,6 +215,7 @@ impl Conn {
             last_heard: cx.now,
             waiting_since: None,
             last_used: cx.now,
+            reopened_at: Time::ZERO,
         }
     }
 
@@ -238,6 +241,21 @@ impl Conn {
     /// Sends a PING as soon as possible.
     pub(crate) fn request_ping(&mut self) {
         self.ping = true;
+    }
+
+    /// A good-bye was taken back.
+    pub(crate) fn reopen(&mut self, now: Time) {
+        // A numbered packet from after the good-bye makes echoes of it void.
+        self.ping = true;
+        self.reopened_at = now;
+        // Or it would close again before anything was acknowledged.
+        self.last_used = now;
+    }
+
+    /// Whether the peer may still agree to a good-bye that was taken back: it is not known to have a packet from after it.
+    // [HS-19]
+    fn may_be_forgotten(&self) -> bool {
+        self.newest_acked_at < self.reopened_at
     }
 
     /// A message waits that may not be sent yet: asks whether the peer knows the connection, unless that is asked already.

@@ -80,6 +80,7 @@ impl Conn {
     fn may_send_data(&self, outbox: &Outbox) -> bool {
         if !outbox.is_waiting()
             || !self.confirmed
+            || self.may_be_forgotten()
             || self.asking == Asking::Waiting
             || !outbox.sendable()
             || self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window
@@ -156,6 +157,8 @@ impl Conn {
         if !self.ping && self.in_flight == 0 {
             self.asking = Asking::No;
         }
+        // Without this acknowledgement the peer may be about to agree to an echo of our good-bye.
+        self.ping |= self.may_be_forgotten() && self.acks.due() <= cx.now;
         if self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
             // Room for new packets is worth more than the memory of lost ones.
             self.sent.forget(cx.now);
@@ -379,7 +382,7 @@ impl Conn {
             path,
             Load::Ping(size),
             size.max(self.datagram.get().into()),
-            false,
+            self.acks.pending() && self.may_be_forgotten(),
             InBurst { first: true, last: true },
             outbox,
             upper,
@@ -505,8 +508,9 @@ impl Conn {
         batch.begin_packet();
         self.write_header(route, outbox, path, batch);
         let limit = limit - self.trailer();
-        if with_ack && limit >= batch.packet_len() + MIN_ROOM {
-            self.acks.write(cx.now, limit - batch.packet_len(), cx.inbound.advice(), batch);
+        if with_ack && limit > batch.packet_len() + MIN_ROOM {
+            // A byte is left for a PING.
+            self.acks.write(cx.now, limit - batch.packet_len() - 1, cx.inbound.advice(), batch);
             cx.stats.acks_sent += 1;
         }
         let full_room = usize::from(self.datagram.get()) - self.trailer() - TRACKED_HEADER;

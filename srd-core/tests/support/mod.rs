@@ -16,6 +16,8 @@ pub enum Deliver {
     Drop,
     Twice,
     Late(Span),
+    /// At once, and again so much later.
+    Again(Span),
 }
 
 /// A host of the pair.
@@ -141,13 +143,14 @@ impl Pair {
                 }
                 self.batch.clear();
                 for (port, mut datagram) in all {
-                    let (copies, extra) = match (self.wire)(i, self.now, port, &mut datagram) {
-                        Deliver::Drop => (0, Span::ZERO),
-                        Deliver::Once => (1, Span::ZERO),
-                        Deliver::Twice => (2, Span::ZERO),
-                        Deliver::Late(by) => (1, by),
+                    let copies = match (self.wire)(i, self.now, port, &mut datagram) {
+                        Deliver::Drop => vec![],
+                        Deliver::Once => vec![Span::ZERO],
+                        Deliver::Twice => vec![Span::ZERO; 2],
+                        Deliver::Late(by) => vec![by],
+                        Deliver::Again(by) => vec![Span::ZERO, by],
                     };
-                    for _ in 0..copies {
+                    for extra in copies {
                         self.order += 1;
                         let key = (self.now + self.delay + extra, self.order);
                         self.in_transit.insert(key, (1 - i, port, datagram.clone()));
