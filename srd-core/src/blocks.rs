@@ -109,9 +109,12 @@ fn mask128(first: u32, end: u32) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repeatable::repeatable;
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(repeatable())]
+
         /// Against a set of block numbers, for messages below and above the small representation.
         #[test]
         fn blocks_behave_like_a_set(len in 1u32..40_000, ranges in prop::collection::vec((0u32..700, 1u32..200), 1..40)) {

@@ -21,6 +21,9 @@ mod once;
 mod outbox;
 mod path;
 mod peer;
+#[cfg(test)]
+#[path = "../tests/support/repeatable.rs"]
+mod repeatable;
 mod replies;
 mod rtt;
 mod sent;

@@ -3,6 +3,8 @@
 //! Safety all the time: each message is delivered at most once, with its bytes, and completes at most once. Liveness after
 //! healing: everything completes, and what completed well was delivered. Without restarts nothing may fail at all.
 
+#[path = "support/repeatable.rs"]
+mod repeatable;
 mod support;
 
 use std::cell::RefCell;
@@ -10,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use proptest::prelude::*;
+use repeatable::repeatable;
 use srd_core::*;
 use support::*;
 
@@ -205,7 +208,7 @@ fn cases() -> u32 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), ..repeatable() })]
 
     #[test]
     fn every_message_arrives_once_or_its_sender_knows(ops in prop::collection::vec(op(), 1..60)) {

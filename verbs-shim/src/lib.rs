@@ -22,6 +22,9 @@ mod nic;
 pub mod options;
 mod patience;
 mod poller;
+#[cfg(test)]
+#[path = "../../srd-core/tests/support/repeatable.rs"]
+mod repeatable;
 pub mod status;
 mod thread;
 mod trial;

@@ -1,5 +1,8 @@
 //! Cards of several processing units: what programs see is one card.
 
+#[path = "../../srd-core/tests/support/repeatable.rs"]
+mod repeatable;
+
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use repeatable::repeatable;
 use srd_core::Config;
 use srd_core::card::UNKNOWN_AH;
 use verbs_shim::{
@@ -304,7 +308,7 @@ impl Program {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..repeatable() })]
 
     /// `Nic` itself checks that its units give the same numbers.
     #[test]

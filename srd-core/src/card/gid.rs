@@ -211,6 +211,7 @@ impl fmt::Debug for Gid {
 
 #[cfg(test)]
 mod tests {
+    use crate::repeatable::repeatable;
     use proptest::prelude::*;
 
     use super::*;
@@ -253,6 +254,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(repeatable())]
+
         #[test]
         fn no_two_gids_mean_one_address(bytes: [u8; 16]) {
             let gid = Gid(bytes);

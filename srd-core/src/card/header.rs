@@ -219,6 +219,7 @@ impl Header {
 
 #[cfg(test)]
 mod tests {
+    use crate::repeatable::repeatable;
     use proptest::prelude::*;
 
     use super::*;
@@ -244,6 +245,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(repeatable())]
+
         #[test]
         fn what_decodes_encodes_to_the_same(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Some(header) = Header::decode(&bytes) {

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use crate::repeatable::repeatable;
 use proptest::prelude::*;
 
 use super::frame::{Ack, AckPath, Advice, Refuse, Share};
@@ -279,6 +280,8 @@ fn accepted_bytes_are_canonical(bytes: &[u8]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
+    #![proptest_config(repeatable())]
+
     #[test]
     fn what_is_encoded_decodes_to_the_same(packet in packet()) {
         let bytes = encode(&packet);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
+use crate::repeatable::repeatable;
 use proptest::prelude::*;
 
 use super::*;
@@ -178,6 +179,8 @@ fn every_counter_of_a_card_has_its_place() {
 }
 
 proptest! {
+    #![proptest_config(repeatable())]
+
     #[test]
     fn records_come_back(pid: u32, started: u64, numbers: [u64; 34], command in "[ -~]{0,15}") {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! Tests of fault specifications.
 
+use crate::repeatable::repeatable;
 use proptest::prelude::*;
 use srd_core::card::{ForcedStatus, Status};
 use srd_core::{Way, Where};
@@ -163,6 +164,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
+    #![proptest_config(repeatable())]
+
     #[test]
     fn what_is_written_is_read_back(events in proptest::collection::vec(event(), 0..20)) {
         let spec = FaultSpec::from(events);
