@@ -2,7 +2,8 @@
 
 mod support;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use srd_core::*;
@@ -498,4 +499,207 @@ fn an_old_packet_does_not_take_a_good_bye_back() {
     pair.send(1, pattern(1, 100));
     pair.run(Span::from_millis(230));
     assert!((0..2).all(|i| !pair.peer_stats(i).established), "{:?}", pair.sides[0].endpoint.stats());
+}
+
+/// A packet whose flags were damaged along with the rest must not pass for one that never had a checksum.
+#[test]
+fn a_packet_that_says_that_it_has_no_checksum_counts_for_nothing_where_all_have() {
+    for what in [TRACKED, UNTRACKED] {
+        let mut pair = Pair::new(Config { checksum: Checksum::Crc32c, ..Config::default() });
+        let mut done = false;
+        pair.wire = Box::new(move |_, _, _, bytes| {
+            if kind(bytes) == what && bytes.len() > 30 && !std::mem::replace(&mut done, true) {
+                bytes[1] &= !1;
+                bytes.truncate(bytes.len() - 4);
+                *bytes.last_mut().unwrap() ^= 0xff;
+            }
+            Deliver::Once
+        });
+        pair.send(0, pattern(1, 100));
+        pair.run_until(Span::from_millis(50), |p| p.sides[0].completed.len() == 1);
+        let bad = [0, 1].map(|i| pair.sides[i].endpoint.stats().rx_bad_checksum);
+        assert_eq!(bad, if what == TRACKED { [0, 1] } else { [1, 0] });
+        assert_eq!(pair.sides[1].received.len(), 1);
+        assert_eq!(pair.sides[1].received[0].data, pattern(1, 100));
+    }
+}
+
+/// The last packet of each kind that a side has sent, by side.
+type Seen = Rc<RefCell<[BTreeMap<u8, Vec<u8>>; 2]>>;
+
+fn watch(pair: &mut Pair) -> Seen {
+    let seen = Seen::default();
+    let log = Rc::clone(&seen);
+    pair.wire = Box::new(move |from, _, _, bytes| {
+        log.borrow_mut()[from].insert(kind(bytes), bytes.clone());
+        Deliver::Once
+    });
+    seen
+}
+
+/// Hands a datagram to a side, as if the other one had sent it.
+fn forge(pair: &mut Pair, to: usize, bytes: &[u8]) {
+    let meta = RxMeta { from: addr(1 - to), to: None, ecn: Ecn::Ect, at: pair.now };
+    let Side { endpoint, mailbox, .. } = &mut pair.sides[to];
+    endpoint.handle_datagram(pair.now, &meta, bytes, mailbox);
+}
+
+#[test]
+fn acknowledgements_of_what_was_never_sent_change_nothing() {
+    let mut pair = Pair::new(Config::default());
+    let seen = watch(&mut pair);
+    pair.send(0, pattern(1, 100));
+    pair.run(Span::from_millis(5));
+    // One message is on its way.
+    pair.send(0, pattern(2, 100));
+    pair.run(Span::from_micros(5));
+    let (mut data, mut ack) = (seen.borrow()[0][&TRACKED].clone(), seen.borrow()[1][&UNTRACKED].clone());
+    let next = u32::from_be_bytes(*data.split_off(12).first_chunk().unwrap()).wrapping_add(1);
+    ack.truncate(10);
+    let acknowledge = |cumulative: u32, newest: u32| {
+        let advice = [0; 8];
+        [&ack[..], &[4, 0, 0, 0], &cumulative.to_be_bytes(), &newest.to_be_bytes(), &advice].concat()
+    };
+    let refuse = [&ack[..], &[5, 0], &next.to_be_bytes()].concat();
+    let last = next.wrapping_sub(1);
+    let lies = [
+        acknowledge(next.wrapping_add(1), last),
+        acknowledge(next.wrapping_add(1 << 30), last),
+        acknowledge(last, next),
+        refuse,
+    ];
+    let before = pair.peer_stats(0).in_flight;
+    for (i, lie) in (1..).zip(lies) {
+        forge(&mut pair, 0, &lie);
+        assert_eq!(pair.sides[0].endpoint.stats().rx_violations, i);
+        assert_eq!(pair.peer_stats(0).in_flight, before);
+    }
+    // What is true is believed.
+    forge(&mut pair, 0, &acknowledge(next, last));
+    assert_eq!(pair.sides[0].endpoint.stats().rx_violations, 4);
+    assert_eq!(pair.peer_stats(0).in_flight, 0);
+    pair.run(Span::from_millis(5));
+    assert_eq!(pair.sides[0].completed.len(), 2);
+}
+
+#[test]
+fn a_packet_of_more_refused_messages_than_an_answer_holds_is_a_violation() {
+    for (count, violations) in [(76, 0), (77, 1)] {
+        let mut pair = Pair::new(Config::default());
+        let seen = watch(&mut pair);
+        // Nothing fits, so each message is refused for good.
+        pair.sides[1].mailbox = Mailbox::new(0);
+        pair.send(0, pattern(1, 100));
+        pair.run(Span::from_millis(5));
+        assert_eq!(pair.sides[0].completed[0].1, Err(Failure::Refused(0)));
+        let mut packet = seen.borrow()[0][&TRACKED].clone();
+        let next = |bytes: &[u8]| u32::from_be_bytes(*bytes.first_chunk().unwrap()).wrapping_add(1);
+        let (pn, first) = (next(&packet[12..]), next(&packet[16..]));
+        packet.truncate(23);
+        packet[2..4].fill(0);
+        packet[12..16].copy_from_slice(&pn.to_be_bytes());
+        packet[16..20].copy_from_slice(&first.to_be_bytes());
+        for id in 0..count {
+            packet.extend([1, 0, 0, 0]);
+            packet.extend(first.wrapping_add(id).to_be_bytes());
+        }
+        forge(&mut pair, 1, &packet);
+        assert_eq!(pair.sides[1].endpoint.stats().rx_violations, violations, "{count} messages");
+    }
+}
+
+#[test]
+fn a_sender_heeds_what_the_hello_says_of_the_receiver() {
+    let mut pair = Pair::new(Config::default());
+    pair.restart(1, Config { max_partial_messages: 2, max_message: 10_000, ..Config::default() }, 2);
+    // What is lost leaves messages half delivered.
+    let mut sent = 0;
+    pair.wire = Box::new(move |from, _, _, bytes| {
+        sent += u32::from(from == 0 && kind(bytes) == TRACKED);
+        if from == 0 && kind(bytes) == TRACKED && sent % 3 == 2 { Deliver::Drop } else { Deliver::Once }
+    });
+    pair.send(0, pattern(1, 10_001));
+    for i in 0..100 {
+        pair.send(0, pattern(2 + i, 10_000));
+    }
+    pair.run_until(Span::from_secs(1), |p| p.sides[0].completed.len() == 101);
+    let failed: Vec<_> = pair.sides[0].completed.iter().filter_map(|c| c.1.err()).collect();
+    assert_eq!(failed, [Failure::TooLong { max: 10_000 }]);
+    assert_eq!(pair.sides[1].received.len(), 100);
+    assert_eq!(pair.sides[0].endpoint.stats().rnr, 0, "no more than two were half delivered at a time");
+    // Now the limit is known beforehand.
+    let endpoint = &mut pair.sides[0].endpoint;
+    let peer = endpoint.peers().next().unwrap();
+    let message = |len| Outbound { token: Token(1000), header_len: 2, len, rnr: RnrRetry::Forever };
+    assert_eq!(endpoint.send(pair.now, peer, message(10_001)), Err(SendError::TooLong { len: 10_001, max: 10_000 }));
+}
+
+#[test]
+fn each_lost_tail_is_probed_for() {
+    let mut pair = Pair::new(Config::default());
+    for i in 0..20 {
+        pair.send(0, pattern(i, 100));
+        pair.run_until(Span::from_millis(50), |p| p.sides[0].completed.len() == i as usize + 1);
+    }
+    let before = *pair.sides[0].endpoint.stats();
+    for i in 20..22 {
+        let start = pair.now;
+        pair.wire =
+            Box::new(move |from, at, _, _| if from == 0 && at == start { Deliver::Drop } else { Deliver::Once });
+        pair.send(0, pattern(i, 100));
+        pair.run_until(Span::from_millis(50), |p| p.sides[0].completed.len() == i as usize + 1);
+        let took = pair.now.since(start);
+        assert!(took < Span::from_millis(1), "sooner than any timeout: {took}");
+    }
+    let stats = pair.sides[0].endpoint.stats();
+    assert!(stats.tail_probes >= before.tail_probes + 2 && stats.timeouts == before.timeouts, "{stats:?}");
+}
+
+/// Two packets are lost, a later one of the same path arrives, too few to prove anything at once, and then there is
+/// silence: both are sent again after a round trip and an eighth, long before a tail probe.
+#[test]
+fn what_was_overtaken_by_little_is_lost_once_it_is_late() {
+    let config = Config { paths: 1, initial_rtt: Span::from_millis(10), ..Config::default() };
+    let mut pair = Pair::new(config);
+    pair.delay = Span::from_millis(5);
+    // Few, so that the variation of the RTT is believed to be large: timeouts come later.
+    for i in 0..3 {
+        pair.send(0, pattern(i, 8000));
+        pair.run_until(Span::from_millis(100), |p| p.sides[0].completed.len() == i as usize + 1);
+    }
+    let (gap, before) = (Span::from_micros(300), *pair.sides[0].endpoint.stats());
+    let lost = pair.now + gap;
+    pair.wire = Box::new(move |from, at, _, _| if from == 0 && at <= lost { Deliver::Drop } else { Deliver::Once });
+    for i in 0..3 {
+        pair.send(0, pattern(3 + i, 8000));
+        pair.run(gap);
+    }
+    pair.run_until(Span::from_millis(100), |p| p.sides[0].completed.len() == 6);
+    // The second is sent again 11.25 ms after it was lost, and acknowledged 10 ms later.
+    let took = pair.now.since(lost);
+    assert!(took >= Span::from_millis(21) && took < Span::from_millis(23), "{took}");
+    let stats = pair.sides[0].endpoint.stats();
+    assert_eq!((stats.tail_probes, stats.retransmits), (before.tail_probes, before.retransmits + 2), "{stats:?}");
+}
+
+#[test]
+fn silence_is_congestion_from_the_second_timeout_on() {
+    let mut pair = Pair::new(Config::default());
+    for i in 0..20 {
+        pair.send(0, pattern(i, 100_000));
+        pair.run_until(Span::from_millis(50), |p| p.sides[0].completed.len() == i as usize + 1);
+    }
+    pair.send(0, pattern(20, 1000));
+    pair.run(Span::ZERO);
+    let rate = pair.peer_stats(0).rate;
+    pair.wire = Box::new(|_, _, _, _| Deliver::Drop);
+    for timeouts in 1..=3 {
+        pair.run_until(Span::from_secs(1), |p| p.sides[0].endpoint.stats().timeouts == timeouts);
+        let now = pair.peer_stats(0).rate;
+        if timeouts == 1 {
+            assert_eq!(now, rate, "the peer may not have been scheduled");
+        } else {
+            assert!(now <= rate >> (timeouts - 1), "{now} B/s after {timeouts} timeouts, {rate} before");
+        }
+    }
 }
