@@ -316,4 +316,20 @@ mod tests {
         assert_eq!(acknowledged(&[(3, true), (5, true), (0, false), (1, false), (2, false), (4, false)]), [3, 5, 4]);
         assert_eq!(acknowledged(&[(2, true), (1, true), (0, false), (3, false)]), [2, 1, 0]);
     }
+
+    #[test]
+    fn numbers_outside_the_window_are_violations_and_change_nothing() {
+        let config = Config { packet_window: 64, ..Config::default() }.check().expect("valid");
+        let first = Seq(u32::MAX - 5);
+        let mut acks = Acks::new(first, &config);
+        acks.received(first);
+        let base = acks.base;
+        let far = base.plus(1 << 31);
+        for (pn, span) in [(base.plus(64), 64), (base, 64), (base.plus(MAX_GAP + 1), 0), (far, 5), (far, 0)] {
+            assert_eq!(acks.arrival(pn, span), Arrival::Violation, "{pn:?} with a span of {span}");
+            assert_eq!((acks.base, acks.newest), (base, Some(first)));
+        }
+        assert_eq!(acks.arrival(base.plus(63), 63), Arrival::New);
+        assert_eq!(acks.arrival(base.plus(MAX_GAP), 0), Arrival::New);
+    }
 }

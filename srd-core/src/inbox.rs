@@ -235,3 +235,88 @@ impl Inbox {
         self.free_partials.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mailbox::Mailbox;
+
+    const FIRST: Seq = Seq(u32::MAX - 1);
+    const WINDOW: u32 = 64;
+    const TOO_LONG: Taken = Taken::Refused(Refusal::Refused(REFUSED_TOO_LONG));
+    const NOT_READY: Taken = Taken::Refused(Refusal::NotReady);
+
+    /// An inbox for messages of 1000 bytes at most, of which three may be half here, and its upper storey.
+    fn inbox() -> (Inbox, Mailbox) {
+        (Inbox::new(FIRST, WINDOW, 1000, 3), Mailbox::new(100_000))
+    }
+
+    /// Takes the `len` bytes from `offset` on of message `id`, counted from the first, of `total` bytes.
+    fn take(inbox: &mut Inbox, upper: &mut Mailbox, id: u32, total: u32, offset: u32, len: usize) -> Taken {
+        inbox.take(PeerId(0), FIRST.plus(id), total, offset, &[], &[7; 1100][..len], upper)
+    }
+
+    #[test]
+    fn an_id_beyond_the_window_is_a_violation() {
+        let (mut inbox, mut upper) = inbox();
+        let (inbox, upper) = (&mut inbox, &mut upper);
+        assert_eq!(take(inbox, upper, WINDOW, 10, 0, 10), Taken::Violation);
+        assert_eq!(take(inbox, upper, 1 << 30, 10, 0, 10), Taken::Violation);
+        assert_eq!((inbox.end, inbox.states.len()), (FIRST, 64), "nothing is kept of it");
+        assert_eq!(take(inbox, upper, WINDOW - 1, 10, 0, 10), Taken::New(Some(10)));
+        assert!(!inbox.advance(FIRST.plus(WINDOW + 1), upper), "nor does the floor get there");
+        assert!(inbox.advance(FIRST.plus(WINDOW), upper));
+        assert_eq!(take(inbox, upper, WINDOW - 1, 10, 0, 10), Taken::Duplicate);
+        assert_eq!(take(inbox, upper, WINDOW, 10, 0, 10), Taken::New(Some(10)));
+    }
+
+    #[test]
+    fn a_message_does_not_change_its_length() {
+        let (mut inbox, mut upper) = inbox();
+        let (inbox, upper) = (&mut inbox, &mut upper);
+        assert_eq!(take(inbox, upper, 0, 128, 0, 64), Taken::New(None));
+        assert_eq!(take(inbox, upper, 0, 192, 128, 64), Taken::Violation);
+        assert_eq!(take(inbox, upper, 0, 64, 0, 64), Taken::Violation);
+        assert_eq!(take(inbox, upper, 0, 128, 64, 64), Taken::New(Some(128)));
+        assert_eq!(upper.poll_received().expect("delivered").data, [7; 128]);
+    }
+
+    #[test]
+    fn no_more_messages_are_half_here_than_was_granted() {
+        let (mut inbox, mut upper) = inbox();
+        let (inbox, upper) = (&mut inbox, &mut upper);
+        for id in 0..3 {
+            assert_eq!(take(inbox, upper, id, 128, 0, 64), Taken::New(None));
+        }
+        let held = upper.held();
+        assert_eq!(take(inbox, upper, 3, 128, 0, 64), NOT_READY);
+        assert_eq!(upper.held(), held, "the upper storey was not asked");
+        assert_eq!(take(inbox, upper, 4, 64, 0, 64), Taken::New(Some(64)), "a whole one needs no room");
+        assert_eq!(take(inbox, upper, 0, 128, 64, 64), Taken::New(Some(128)));
+        assert_eq!(take(inbox, upper, 3, 128, 64, 64), NOT_READY, "what was turned away stays so");
+        assert_eq!(take(inbox, upper, 5, 128, 0, 64), Taken::New(None));
+    }
+
+    #[test]
+    fn longer_messages_than_was_granted_are_refused() {
+        let (mut inbox, mut upper) = inbox();
+        let (inbox, upper) = (&mut inbox, &mut upper);
+        assert_eq!(take(inbox, upper, 0, 1001, 0, 1001), TOO_LONG);
+        assert_eq!(take(inbox, upper, 1, u32::MAX, 0, 64), TOO_LONG);
+        assert_eq!(upper.held(), 0);
+        assert_eq!(take(inbox, upper, 2, 1000, 0, 1000), Taken::New(Some(1000)));
+    }
+
+    #[test]
+    fn refusals_are_forgotten_once_they_are_settled() {
+        let (mut inbox, mut upper) = inbox();
+        let (inbox, upper) = (&mut inbox, &mut upper);
+        for id in 0..1000 {
+            assert_eq!(take(inbox, upper, id, 1001, 0, 1001), TOO_LONG);
+            assert!(inbox.advance(FIRST.plus(id), upper));
+            assert_eq!(inbox.refusals.len(), 1, "the last one");
+        }
+        assert!(inbox.advance(FIRST.plus(1000), upper));
+        assert!(inbox.refusals.is_empty());
+    }
+}
