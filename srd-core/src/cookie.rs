@@ -61,3 +61,35 @@ impl Cookies {
         hasher.finish().max(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_is_good_for_a_period_at_least_and_two_at_most() {
+        let cookies = Cookies::new([1, 2]);
+        let addr = SocketAddr::from(([10, 0, 0, 1], 4000));
+        let second = Span::from_secs(1);
+        for made in 0..64 {
+            let made = Time::ZERO + second * made;
+            let cookie = cookies.make(made, addr, 7);
+            let good = |after: u64| cookies.check(made + second * after, addr, 7, cookie);
+            assert!((0..=16).all(good), "made at {made:?}");
+            assert!(!(32..200).any(good), "made at {made:?}");
+        }
+    }
+
+    #[test]
+    fn a_cookie_is_good_for_one_address_and_one_state_of_affairs() {
+        let (cookies, others) = (Cookies::new([1, 2]), Cookies::new([1, 3]));
+        let addr = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+        let now = Time::from_nanos(1);
+        let cookie = cookies.make(now, addr(4000), 7);
+        assert!(cookies.check(now, addr(4000), 7, cookie));
+        assert!(!cookies.check(now, addr(4001), 7, cookie));
+        assert!(!cookies.check(now, addr(4000), 8, cookie));
+        assert!(!cookies.check(now, addr(4000), 7, 0));
+        assert!(!others.check(now, addr(4000), 7, cookie));
+    }
+}

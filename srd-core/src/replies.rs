@@ -117,3 +117,56 @@ impl Budget {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Ecn;
+
+    /// Asks for an answer of `answer` bytes to a packet of `len`.
+    fn ask(replies: &mut Replies, now: Time, occasion: Occasion, port: u16, len: usize, answer: usize) -> bool {
+        let meta = RxMeta { from: ([10, 0, 0, 1], 50_000).into(), to: None, ecn: Ecn::NotEct, at: now };
+        replies.push(now, occasion, Asked { meta: &meta, port, len }, |out| out.resize(answer, 0))
+    }
+
+    /// How many of so many strays are answered, when each answer leaves at once.
+    fn answered(replies: &mut Replies, now: Time, strays: u32) -> u32 {
+        (0..strays)
+            .map(|_| u32::from(ask(replies, now, Occasion::Stray, 4000, 30, 24) && replies.pop().is_some()))
+            .sum()
+    }
+
+    #[test]
+    fn answers_are_limited_in_rate() {
+        let (start, us) = (Time::from_nanos(1), Span::from_micros(1));
+        let mut replies = Replies::new(start);
+        assert_eq!(answered(&mut replies, start, 5000), 4096);
+        assert_eq!(answered(&mut replies, start + us * 9, 10), 0);
+        assert_eq!(answered(&mut replies, start + us * 10, 10), 1, "one per 10 us");
+        assert_eq!(answered(&mut replies, start + us * 35, 10), 2);
+        assert_eq!(answered(&mut replies, start + us * 40, 10), 1, "the 5 us before count");
+        // A flood of strays does not keep newcomers out.
+        assert!(ask(&mut replies, start + us * 40, Occasion::Opening, 4000, 70, 22));
+        assert_eq!(answered(&mut replies, start + us * 10_000_000, 5000), 4096, "no more is saved up");
+    }
+
+    #[test]
+    fn an_answer_is_no_longer_than_the_question() {
+        let now = Time::from_nanos(1);
+        let mut replies = Replies::new(now);
+        assert!(!ask(&mut replies, now, Occasion::Stray, 4000, 23, 24));
+        assert!(replies.is_empty());
+        assert!(ask(&mut replies, now, Occasion::Stray, 4000, 24, 24));
+        let reply = replies.pop().expect("queued");
+        assert_eq!((reply.to, reply.bytes.len()), (([10, 0, 0, 1], 4000).into(), 24));
+        assert!(!ask(&mut replies, now, Occasion::Stray, 0, 24, 24), "nobody is there");
+    }
+
+    #[test]
+    fn answers_that_wait_are_bounded() {
+        let now = Time::from_nanos(1);
+        let mut replies = Replies::new(now);
+        let queued = (0..3000).filter(|_| ask(&mut replies, now, Occasion::Stray, 4000, 30, 24)).count();
+        assert_eq!(queued, MAX_REPLIES);
+    }
+}
