@@ -602,4 +602,40 @@ mod tests {
         assert_eq!(again.iter().map(|c| c.token).collect::<Vec<_>>(), [Token(1)]);
         assert_eq!(outbox.next_resume(), None);
     }
+
+    #[test]
+    fn short_messages_and_the_first_few_long_ones_take_turns() {
+        const LONG: u32 = 1 << 20;
+        let mut outbox = Outbox::new();
+        outbox.start_ids(Seq(u32::MAX), 16_384, 1024);
+        let lens = std::iter::repeat_n(LONG, 10).chain(std::iter::repeat_n(1000, 1000));
+        for (i, len) in lens.enumerate() {
+            outbox.push(Outbound { token: Token(i as u64), header_len: 9, len, rnr: RnrRetry::Forever });
+        }
+        let (mut sent, mut done, mut short) = ([0; 10], 0, 0);
+        // Bytes in a row of the one kind while the other waits.
+        let mut run = (false, 0);
+        let most = TURN_BYTES + ROOM as u32;
+        while let Some(cut) = outbox.cut(ROOM, true, ROOM) {
+            let long = cut.total == LONG;
+            run = if long == run.0 { (long, run.1 + cut.piece.len) } else { (long, cut.piece.len) };
+            if short < 1000 && done < 10 {
+                assert!(run.1 <= most, "{} bytes in a row, long: {long}", run.1);
+            }
+            if long {
+                sent[cut.token.0 as usize] += cut.piece.len;
+                done = sent.iter().filter(|s| **s == LONG).count();
+                let open: Vec<u32> = sent.iter().copied().filter(|s| (1..LONG).contains(s)).collect();
+                assert!(open.len() <= LONG_IN_TURN, "{sent:?}");
+                if done == 0 {
+                    let (least, all) = (sent[..LONG_IN_TURN].iter().min(), sent[..LONG_IN_TURN].iter().max());
+                    assert!(all.unwrap() - least.unwrap() <= most, "they advance alike: {sent:?}");
+                }
+            } else {
+                short += 1;
+            }
+            outbox.acked(&cut.piece);
+        }
+        assert_eq!((done, short, outbox.live()), (10, 1000, 0));
+    }
 }

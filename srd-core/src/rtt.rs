@@ -102,3 +102,25 @@ impl WindowedMin {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minimum_is_remembered_for_five_seconds_and_forgotten_after_ten() {
+        let (short, long) = (Span::from_micros(10), Span::from_micros(50));
+        for begin in 0..6 {
+            let at = |second: u64| Time::ZERO + Span::from_secs(second);
+            let mut rtt = Rtt::new(long);
+            (0..begin).for_each(|s| rtt.sample(at(s), long, true, Span::ZERO));
+            rtt.sample(at(begin), short, true, Span::ZERO);
+            for s in begin + 1..begin + 15 {
+                rtt.sample(at(s), long, true, Span::ZERO);
+                let age = s - begin;
+                assert!(age > 5 || rtt.min() == short, "after {age} s");
+                assert!(age <= 11 || rtt.min() == long, "after {age} s");
+            }
+        }
+    }
+}

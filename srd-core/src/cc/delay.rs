@@ -501,4 +501,51 @@ mod tests {
         let long = left_after(STUCK_ROUNDS, 6);
         assert!(long < 0.7, "{long}");
     }
+
+    /// What is left of a rate of `level` times 1 GB/s after a round of `length` with a queue of so many targets; that is
+    /// the receiver's advice, too, if it gives any.
+    fn after_round(level: f64, share: bool, queue: f64, loss: f64, length: Span) -> f64 {
+        const SHARE: f64 = 1e9;
+        let mut delay = advised(SHARE);
+        delay.share = share.then_some(SHARE);
+        delay.set_level(SHARE * level, 1.0);
+        delay.on_round(&RoundSample {
+            queue_delay: Some(Span::from_secs_f64(delay.target().as_secs_f64() * queue)),
+            loss,
+            marked: false,
+            limited: false,
+            delivery_rate: 0.0,
+            host_delay: Span::ZERO,
+            share: delay.share,
+            length,
+        });
+        delay.level / SHARE
+    }
+
+    #[test]
+    fn a_sender_goes_a_part_of_the_way_to_its_share() {
+        let pull = Tuning::default().pull;
+        let below = after_round(0.8, true, 0.5, 0.0, BASE * 2);
+        assert!((below - (0.8 + 0.2 * pull)).abs() < 0.01, "{below}");
+        let above = after_round(1.25, true, 0.4, 0.0, BASE * 2);
+        assert!((above - (1.25 - 0.25 * pull)).abs() < 0.02, "{above}");
+        // Not upwards into a queue, nor down if there is none.
+        assert_eq!(after_round(0.8, true, 0.9, 0.0, BASE * 2), 0.8);
+        assert_eq!(after_round(1.25, true, 0.2, 0.0, BASE * 2), 1.25);
+    }
+
+    #[test]
+    fn a_queue_in_a_long_round_counts_for_the_part_of_it_that_a_round_trip_is() {
+        let queued = |rounds: u64| 1.0 - after_round(1.0, false, 0.9, 0.0, (BASE + BASE) * rounds);
+        let integral = Tuning::default().integral;
+        assert!((queued(1) - integral * 0.4).abs() < 1e-6, "{}", queued(1));
+        assert!((queued(10) - integral * 0.04).abs() < 1e-6, "{}", queued(10));
+        assert_eq!(after_round(1.0, false, 0.5, 0.0, BASE * 2), 1.0, "that is the queue that is aimed at");
+    }
+
+    #[test]
+    fn many_losses_slow_a_sender_down_without_any_queue() {
+        assert!((after_round(1.0, true, 0.3, LOSS_CONGESTION * 1.01, BASE * 2) - 0.7).abs() < 1e-6);
+        assert_eq!(after_round(1.0, true, 0.3, LOSS_CONGESTION, BASE * 2), 1.0);
+    }
 }
