@@ -4,7 +4,7 @@ mod common;
 
 use common::{LINK, RECEIVER, SENDER, all_delivered, ms, no_violation, node, post, slowest, stats, stream, two};
 use simnet::{
-    Action, Addr, Command, HostId, MAIN_PORT, Part, PartKind, Processing, Rng, SrdNode, SrdSpec, SrdWorld, pair,
+    Action, Addr, Command, HostId, MAIN_PORT, Part, PartKind, Processing, Queue, Rng, SrdNode, SrdSpec, SrdWorld, pair,
     payload, star,
 };
 use srd_core::{Config, Failure, Span, Time};
@@ -143,13 +143,16 @@ fn sender_restarts_twice() {
     let (mut world, _) = two(9, &Config::default(), 4);
     for _ in 0..2 {
         stream(&mut world, 50, 30_000, micros(10));
+        post(&mut world, SENDER, RECEIVER, 1_000_000);
+        world.run_for(micros(200));
+        assert!(world.node(RECEIVER).open_places() > 0, "the last one is half delivered");
         world.act(Action::Restart(SENDER));
     }
     stream(&mut world, 50, 30_000, micros(10));
     let now = world.now();
     assert!(world.settle(now + Span::from_millis(200)), "{} open", world.shared().open());
     let totals = world.shared().totals();
-    assert_eq!(totals.ok + totals.orphaned, 150);
+    assert_eq!(totals.ok + totals.orphaned, 152);
     assert!(totals.failed == 0 && totals.ok >= 50, "{totals:?}");
     assert_eq!(world.node(RECEIVER).open_places(), 0, "half delivered messages of the dead are kept");
     no_violation(&world);
@@ -183,6 +186,30 @@ fn stalled_sender_does_not_blame_the_network() {
         assert_eq!((s.lost_packets, s.connections_failed), (0, 0), "stall of {stall} ms: {s:?}");
         assert_eq!(stats(&world, RECEIVER).connections_failed, 0);
     }
+}
+
+/// As when a machine that both run on is frozen.
+#[test]
+fn hosts_that_stall_together_do_not_blame_each_other() {
+    let (mut world, _) = two(33, &Config::default(), 4);
+    stream(&mut world, 200, 8_192, micros(20));
+    let before = stats(&world, SENDER);
+    for _ in 0..10 {
+        post(&mut world, SENDER, RECEIVER, 8_192);
+        world.act(Action::Stall(RECEIVER, Span::from_millis(100)));
+        world.run_for(micros(2));
+        world.act(Action::Stall(SENDER, Span::from_millis(100) - micros(2)));
+        world.run_for(Span::from_millis(101));
+    }
+    let limit = world.now() + Span::from_millis(1);
+    all_delivered(&mut world, limit);
+    let s = stats(&world, SENDER);
+    assert_eq!((s.lost_packets, s.connections_failed), (0, 0), "{s:?}");
+    assert_eq!(
+        (s.timeouts, s.tail_probes),
+        (before.timeouts, before.tail_probes),
+        "the peer gets a round trip to answer"
+    );
 }
 
 #[test]
@@ -427,8 +454,9 @@ fn longer_route_keeps_throughput() {
     let (mut world, fabric) = two(28, &Config::default(), 1);
     stream(&mut world, 500, 8_192, micros(20));
     world.act(Action::Set(fabric.path(0), Part::Delay(Span::from_millis(1))));
-    stream(&mut world, 500, 8_192, micros(20));
-    let limit = world.now() + Span::from_secs(1);
+    stream(&mut world, 10_000, 8_192, micros(20));
+    // 3.3 Gbit/s of 25, far more than what is left if the way is taken for a queue.
+    let limit = world.now() + Span::from_millis(10);
     all_delivered(&mut world, limit);
 }
 
@@ -517,4 +545,65 @@ fn same_seed_same_run() {
     };
     assert_eq!(run(26), run(26));
     assert_ne!(run(26).0, run(27).0);
+}
+
+/// Who dies, or gives up, in the middle of a message counts no more among those that share the receiver's link, now and
+/// at the beginning of what comes later.
+#[test]
+fn the_share_of_senders_that_are_gone_comes_back() {
+    const LINK_RATE: u64 = 25_000_000_000 / 8;
+    let config = Config {
+        link_rate: Some(LINK_RATE),
+        keepalive: Span::from_millis(1),
+        peer_timeout: Span::from_millis(5),
+        ..Config::fabric()
+    };
+    let mut world = SrdWorld::checked(34);
+    star(&mut world, (0..23).map(|_| node(&config)), &LINK);
+    world.shared_mut().expect.closes = true;
+    let (receiver, survivor, newcomer) = (HostId(0), HostId(1), HostId(22));
+    let part = |world: &SrdWorld, host| world.node(host).peer_stats(receiver).rate as f64 / LINK_RATE as f64;
+    for _ in 0..5 {
+        post(&mut world, survivor, receiver, 8_000_000);
+    }
+    for host in (2..22).map(HostId) {
+        post(&mut world, host, receiver, 2_000_000);
+        world.run_for(micros(100));
+        world.act(if host.0 % 2 == 0 { Action::Crash(host) } else { Action::Node(host, Command::Abort) });
+    }
+    world.run_for(Span::from_millis(8));
+    assert!(part(&world, survivor) > 0.9, "{} of the link", part(&world, survivor));
+    world.run_for(Span::from_millis(10));
+    post(&mut world, newcomer, receiver, 8_000_000);
+    world.run_for(Span::from_millis(1));
+    assert!(part(&world, newcomer) > 0.9, "{} of the link", part(&world, newcomer));
+    world.run_for(Span::from_millis(10));
+    // After a pause it need not ask, as it would have to if many could begin with it.
+    let message = post(&mut world, newcomer, receiver, 40_000);
+    world.run_for(Span::from_millis(1));
+    let message = &world.shared().messages()[message as usize];
+    let took = message.done.expect("delivered").1.since(message.posted);
+    assert!(took < micros(28), "{took}: a round trip, and 13 us for the bytes");
+    no_violation(&world);
+}
+
+/// A queue marks what it holds beyond a little; acknowledgements come in any order.
+#[test]
+fn congestion_marks_reach_the_sender_and_end_its_start() {
+    let run = |ecn: u64| {
+        let mut world = SrdWorld::checked(35);
+        let marking = [Part::Queue(Queue { rate: 25_000_000_000, limit: 1 << 20, ecn, ramp: 0 }), LINK[1]];
+        let config = Config { paths: 1, ..Config::default() };
+        let fabric = pair(&mut world, node(&config), node(&config), 1, &marking, &marking);
+        world.act(Action::Set(vec![fabric.path_from(0, RECEIVER)], Part::Jitter(micros(5))));
+        post(&mut world, SENDER, RECEIVER, 8_000_000);
+        all_delivered(&mut world, ms(100));
+        let links: Vec<_> = fabric.all().into_iter().map(|l| world.net().link(l).stats()).collect();
+        let marked: u64 = links.iter().map(|l| l.marked).sum();
+        assert_eq!(world.node(SENDER).peer_stats(RECEIVER).paths[0].ce, marked);
+        (marked, links.iter().map(|l| l.max_queue).max().expect("links"))
+    };
+    let ((none, long), (marked, short)) = (run(u64::MAX), run(20_000));
+    assert!(none == 0 && marked > 512, "{marked} marks, more than a byte holds");
+    assert!(short < long * 2 / 3, "queues of {short} and {long} bytes");
 }
