@@ -3,6 +3,10 @@
 use crate::config::CheckedConfig;
 use crate::time::{Span, Time};
 
+/// Runs of this endpoint that find a peer silent, however far apart, for it to be dead. Between two of them, peers had as many
+/// chances to answer as between any others; one is not enough, since we may have stood still before we could ask.
+const RUNS: u64 = 8;
+
 /// Notices that this endpoint was not run when it wanted to be: then silence is nobody's fault but ours.
 #[derive(Debug, Default)]
 pub(crate) struct StallWatch {
@@ -10,7 +14,7 @@ pub(crate) struct StallWatch {
     lateness: Span,
     /// When the last stall ended; zero before the first.
     pub(crate) stall_end: Time,
-    /// Length of all stalls together.
+    /// Length of all stalls together, less what counts of each.
     pub(crate) lost: Span,
 }
 
@@ -25,14 +29,17 @@ impl StallWatch {
 
     /// We run at `now`, before what was due at `due` is done. Says whether we were held up.
     pub(crate) fn notice(&mut self, now: Time, due: Time, config: &CheckedConfig) -> bool {
-        // What was due before the last stall ended is that stall, noticed again: no time is lost twice, or the clock that
-        // stands meanwhile would run backwards and silence would have no bound.
+        // What was due before the last stall ended is that stall, noticed again: no time is lost twice.
         let late = now.since(due.max(self.stall_end));
-        let threshold = (self.granularity(config) * 4).max(Span::from_millis(1));
-        let stalled = late > threshold;
+        let granularity = self.granularity(config);
+        let stalled = late > (granularity * 4).max(Span::from_millis(1));
         if stalled {
             self.stall_end = now;
-            self.lost = self.lost + late;
+            // A host that stood still for long knows no more of its peers than before. But one that is late every time
+            // would never know enough: each of its runs counts for something, so that silence has a bound.
+            self.lost = self.lost + (late - config.peer_timeout / RUNS);
+            // One stall is no habit; some in a row are.
+            self.lateness = granularity * 2;
         }
         stalled
     }
@@ -49,15 +56,30 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
     #[test]
     fn no_time_is_lost_twice() {
-        let config = Config::default().check().expect("valid");
-        let at = |ms: u64| Time::from_nanos(ms * 1_000_000);
+        let config = Config { peer_timeout: Span::from_millis(80), ..Config::default() }.check().expect("valid");
         let mut watch = StallWatch::default();
         // What was due at 100 ms is only done after the third look.
         assert!(watch.notice(at(600), at(100), &config));
         assert!(!watch.notice(at(600), at(100), &config));
         assert!(watch.notice(at(900), at(100), &config));
-        assert_eq!(watch.lost, Span::from_millis(800));
+        // Of each stall an eighth of the peer timeout counts.
+        assert_eq!(watch.lost, Span::from_millis(490 + 290));
+    }
+
+    #[test]
+    fn a_habit_of_being_late_is_granularity_and_one_stall_is_not() {
+        let config = Config::default().check().expect("valid");
+        let mut watch = StallWatch::default();
+        assert!(watch.notice(at(600), at(100), &config));
+        assert!(watch.granularity(&config) <= config.granularity * 2);
+        let stalls = (7..100).filter(|i| watch.notice(at(i * 100), at(i * 100 - 10), &config)).count();
+        assert!(stalls < 5, "{stalls} times late by 10 ms");
+        assert!(watch.granularity(&config) >= Span::from_micros(2500), "{}", watch.granularity(&config));
     }
 }

@@ -234,6 +234,7 @@ impl Conn {
             self.loss_at = cx.now;
         }
         self.tail_probe = TailProbe::Idle;
+        self.pardoned = None;
         if self.datagram.adapt(cx.now, self.paths.len(), self.rtt.srtt()) {
             cx.stats.mtu_reductions += 1;
         }
@@ -391,7 +392,7 @@ impl Conn {
             return;
         }
         // What arrived while we were stalled comes first, and its senders get a round trip to catch up.
-        let patience = cx.stall_end + self.rtt.srtt() * 2;
+        let patience = self.pardon(cx) + self.rtt.srtt() * 2;
         if self.loss_at <= cx.now {
             let rto = self.rto(cx);
             if self.backoff == 0 {
@@ -399,6 +400,7 @@ impl Conn {
                 self.loss_at = self.paths.next_timeout(&self.sent, &rto);
             }
             if self.loss_at <= cx.now && cx.stall_end != Time::ZERO && cx.now < patience {
+                self.pardoned = Some(cx.stall_end);
                 self.loss_at = patience;
             } else if self.loss_at <= cx.now {
                 self.on_timeout(cx, rto, outbox);
@@ -460,12 +462,18 @@ impl Conn {
         self.declare_lost(cx, LossCause::DeadPath, outbox);
     }
 
+    /// The end of the stall of ours that verdicts by time wait for. Once one was put off, no later stall does that again before
+    /// there is news: where each run comes late, nothing would ever be found lost.
+    fn pardon(&self, cx: &Cx<'_>) -> Time {
+        self.pardoned.unwrap_or(cx.stall_end)
+    }
+
     /// When the tail probe is due.
     fn tail_probe_at(&self, cx: &Cx<'_>) -> Time {
         let srtt = self.rtt.srtt();
         let after = srtt + srtt.max(self.rtt.var() * 4) + cx.granularity + self.peer_ack_delay();
         // Probes that kept no pace would double the queue.
-        (self.last_sent_at + self.gap()).max(cx.stall_end) + after
+        (self.last_sent_at + self.gap()).max(self.pardon(cx)) + after
     }
 
     /// When [`on_timer`](Self::on_timer) next has something to do.

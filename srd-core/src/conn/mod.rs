@@ -53,13 +53,13 @@ pub(crate) struct Cx<'a> {
     pub(crate) granularity: Span,
     /// When this endpoint last woke from a stall; verdicts by time wait for what arrived meanwhile.
     pub(crate) stall_end: Time,
-    /// How long this endpoint has been stalled altogether.
+    /// How long this endpoint has been stalled altogether, as far as that does not count.
     pub(crate) lost: Span,
 }
 
 impl Cx<'_> {
-    /// A clock that stands while this endpoint does not run: by it, silence is the silence of others, and has a bound
-    /// however often we are held up.
+    /// A clock that stands while this endpoint is held up for long: by it, silence is the silence of others, and has a bound
+    /// however often that happens.
     pub(crate) fn awake(&self) -> Time {
         self.now - self.lost
     }
@@ -108,6 +108,8 @@ pub(crate) struct Conn {
     backoff: u32,
     tail_probe: TailProbe,
     loss_at: Time,
+    /// The end of the stall for which a timeout was put off since the last news.
+    pardoned: Option<Time>,
     reorder_at: Time,
     lost_scratch: Vec<Seq>,
     /// The last acknowledgement, whose conclusions have not been drawn.
@@ -196,6 +198,7 @@ impl Conn {
             backoff: 0,
             tail_probe: TailProbe::Idle,
             loss_at: Time::NEVER,
+            pardoned: None,
             reorder_at: Time::NEVER,
             lost_scratch: Vec::new(),
             unsettled: None,

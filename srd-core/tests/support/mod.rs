@@ -39,6 +39,8 @@ pub struct Pair {
     pub wire: Wire,
     /// Packets seem to arrive so much earlier than they do.
     pub early: Span,
+    /// Each host runs only at multiples of this; zero: whenever there is something to do.
+    pub every: [Span; 2],
     /// Datagrams of each burst that the first host has sent, and when.
     pub bursts: Vec<(Time, usize)>,
     in_transit: BTreeMap<(Time, u64), (usize, SourcePort, Vec<u8>)>,
@@ -88,6 +90,7 @@ impl Pair {
             delay: Span::from_micros(10),
             wire: Box::new(|_, _, _, _| Deliver::Once),
             early: Span::ZERO,
+            every: [Span::ZERO; 2],
             bursts: Vec::new(),
             in_transit: BTreeMap::new(),
             order: 0,
@@ -122,8 +125,19 @@ impl Pair {
         self.sides[i] = Side::new(&config, self.sides[i].addr, seed, self.now, 64 << 20);
     }
 
+    /// When a host runs that has something to do at `at`.
+    fn runs(&self, i: usize, at: Time) -> Time {
+        match (self.every[i].as_nanos(), at) {
+            (0, _) | (_, Time::NEVER) => at,
+            (every, _) => Time::from_nanos(at.as_nanos().next_multiple_of(every)),
+        }
+    }
+
     fn transmit(&mut self) {
         for i in 0..2 {
+            if self.runs(i, self.now) != self.now {
+                continue;
+            }
             let to = self.sides[1 - i].addr;
             for _ in 0..1000 {
                 let side = &mut self.sides[i];
@@ -163,27 +177,34 @@ impl Pair {
     /// Runs to the next event, but not beyond `end`. Says whether there was one.
     pub fn step(&mut self, end: Time) -> bool {
         self.transmit();
-        let mut next = self.in_transit.keys().next().map_or(Time::NEVER, |k| k.0);
-        for side in &self.sides {
-            next = next.min(side.endpoint.poll_timeout().unwrap_or(Time::NEVER));
+        let mut next = Time::NEVER;
+        for (&(at, _), &(to, ..)) in &self.in_transit {
+            next = next.min(self.runs(to, at));
+            if self.every == [Span::ZERO; 2] || next <= at {
+                break;
+            }
+        }
+        for (i, side) in self.sides.iter().enumerate() {
+            let due = side.endpoint.poll_timeout().unwrap_or(Time::NEVER);
+            next = next.min(self.runs(i, due.max(self.now)));
         }
         if next > end {
             self.now = end;
             return false;
         }
         self.now = self.now.max(next);
-        while let Some((&key, _)) = self.in_transit.iter().next() {
-            if key.0 > self.now {
-                break;
-            }
+        let awake = [0, 1].map(|i| self.runs(i, self.now) == self.now);
+        let arrived = self.in_transit.range(..=(self.now, u64::MAX));
+        let arrived: Vec<_> = arrived.filter(|(_, (to, ..))| awake[*to]).map(|(&key, _)| key).collect();
+        for key in arrived {
             let (to, port, bytes) = self.in_transit.remove(&key).unwrap();
             let mut from = self.sides[1 - to].addr;
             from.set_port(50_000 + port.0);
-            let meta = RxMeta { from, to: None, ecn: Ecn::Ect, at: self.now - self.early };
+            let meta = RxMeta { from, to: None, ecn: Ecn::Ect, at: key.0 - self.early };
             let side = &mut self.sides[to];
             side.endpoint.handle_datagram(self.now, &meta, &bytes, &mut side.mailbox);
         }
-        for side in &mut self.sides {
+        for (side, _) in self.sides.iter_mut().zip(awake).filter(|(_, awake)| *awake) {
             side.endpoint.handle_timeout(self.now, &mut side.mailbox);
             side.drain();
         }
