@@ -742,14 +742,16 @@ impl Endpoint {
         }
     }
 
-    /// Adds datagrams to `batch`, at most about one segmentation-offload call's worth, and says whether it added any.
+    /// Adds datagrams to `batch`, at most about one segmentation-offload call's worth and an answer to a stranger, and says
+    /// whether it added any.
     pub fn poll_transmit<U: Upper>(&mut self, now: Time, upper: &mut U, batch: &mut TxBatch) -> bool {
-        if let Some(reply) = self.replies.pop() {
+        // Beside what a connection sends, never in its place: strangers may ask without an end.
+        let reply = self.replies.pop();
+        if let Some(reply) = &reply {
             let source = self.any_source();
             write_control(reply.to, reply.from, source, &reply.bytes, batch);
             self.stats.tx_packets += 1;
             self.stats.tx_bytes += reply.bytes.len() as u64;
-            return true;
         }
         while let Some(slot) = self.whose_turn(now) {
             let source = self.any_source();
@@ -775,7 +777,7 @@ impl Endpoint {
                 self.timers.set(slot as u32, deadline, now);
             }
         }
-        false
+        reply.is_some()
     }
 
     /// Ends the messages to a peer whose memory turned out to be gone. The burst that was written may speak of it, too: it
