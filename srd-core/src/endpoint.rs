@@ -344,7 +344,7 @@ impl Endpoint {
     pub fn withdraw(&mut self, peer: PeerId, which: impl FnMut(Token) -> bool) -> u32 {
         let slot = peer.slot();
         let Some(p) = self.peers.get_mut(slot).filter(|p| p.id == peer) else { return 0 };
-        let withdrawn = p.outbox.withdraw(which);
+        let withdrawn = p.withdraw(which);
         self.stats.messages_failed += u64::from(withdrawn);
         if withdrawn > 0 {
             let end = p.outbox.next_id();

@@ -2,8 +2,8 @@
 //!
 //! Owns the messages for the peer and the state of the connection; the endpoint decides which packets reach it. What it
 //! guarantees: no connection before the peer has shown that it receives at its address; messages outstanding in a
-//! connection that ended otherwise than by agreement fail; messages that never were in a connection survive it, but a peer
-//! that started again gets none that waited for its predecessor.
+//! connection that ended otherwise than by agreement fail, and with them those that waited; where none were outstanding, the
+//! others wait for the next connection, but a peer that started again gets none that waited for its predecessor.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ use crate::driver::SourcePort;
 use crate::endpoint::{Event, PeerId};
 use crate::outbox::Outbox;
 use crate::time::{Span, Time};
-use crate::upper::{Failure, Upper};
+use crate::upper::{Failure, Token, Upper};
 use crate::wire::{Accept, Close, Hello, Init, Sink, features};
 
 /// Attempts to say good-bye for ever.
@@ -35,6 +35,8 @@ pub(crate) struct Peer {
     /// The application asked for it, and may hold its id.
     pub(crate) held: bool,
     pub(crate) outbox: Outbox,
+    /// The incarnation that the messages in the outbox are meant for, if they waited while a connection with it ended.
+    meant_for: Option<u64>,
     pub(crate) state: State,
 }
 
@@ -88,7 +90,7 @@ impl Closing {
 impl Peer {
     pub(crate) fn new(id: PeerId, addr: SocketAddr, link_datagram: u16, first_window: u32) -> Peer {
         let (outbox, state) = (Outbox::new(), State::Idle);
-        Peer { id, addr, from: None, link_datagram, first_window, held: false, outbox, state }
+        Peer { id, addr, from: None, link_datagram, first_window, held: false, outbox, meant_for: None, state }
     }
 
     /// The first hop carries datagrams of at most so many bytes.
@@ -138,6 +140,10 @@ impl Peer {
         rng: Xoshiro256PlusPlus,
         upper: &mut U,
     ) {
+        // [HS-15]
+        if self.meant_for.is_some_and(|incarnation| incarnation != remote.incarnation) {
+            self.fail_all(cx, Failure::PeerRestarted, upper);
+        }
         self.outbox.start_ids(local.first_message, remote.message_window, remote.max_partials);
         // [REL-12]
         self.outbox.fail_longer_than(remote.max_message, |token| {
@@ -166,17 +172,18 @@ impl Peer {
     /// is in progress then.
     pub(crate) fn end<U: Upper>(&mut self, cx: &mut Cx<'_>, failure: Option<Failure>, upper: &mut U) -> Option<Event> {
         let state = std::mem::replace(&mut self.state, State::Idle);
-        let had_conn = match state {
-            State::Open { mut conn, .. } => {
-                conn.abandon(cx, upper);
-                true
-            }
-            State::Closing(mut closing) => {
-                closing.conn.abandon(cx, upper);
-                true
-            }
-            State::Opening(_) | State::Idle => false,
+        let conn = match state {
+            State::Open { conn, .. } | State::Closing(Closing { conn, .. }) => Some(conn),
+            State::Opening(_) | State::Idle => None,
         };
+        let had_conn = conn.is_some();
+        if let Some(mut conn) = conn {
+            conn.abandon(cx, upper);
+            if conn.is_confirmed() {
+                self.meant_for = Some(conn.remote.incarnation);
+            }
+        }
+        self.forget_whom_nothing_is_meant_for();
         // [REL-13]
         let Some(failure) = failure else {
             if had_conn {
@@ -184,16 +191,36 @@ impl Peer {
             }
             return None;
         };
-        let failed = u64::from(self.outbox.live());
-        cx.stats.messages_failed += failed;
         if had_conn {
             cx.stats.connections_failed += 1;
         }
-        self.outbox.fail_all(failure, |token, why| upper.completed(token, Err(why)));
+        let failed = self.fail_all(cx, failure, upper);
         if had_conn {
             upper.ended(self.id, Some(failure));
         }
         (had_conn || failed > 0).then_some(Event::Disconnected(self.id, failure))
+    }
+
+    /// Fails all messages; says how many.
+    fn fail_all<U: Upper>(&mut self, cx: &mut Cx<'_>, failure: Failure, upper: &mut U) -> u32 {
+        let failed = self.outbox.live();
+        cx.stats.messages_failed += u64::from(failed);
+        self.outbox.fail_all(failure, |token, why| upper.completed(token, Err(why)));
+        self.meant_for = None;
+        failed
+    }
+
+    /// Takes messages back, see [`Endpoint::withdraw`](crate::Endpoint::withdraw).
+    pub(crate) fn withdraw(&mut self, which: impl FnMut(Token) -> bool) -> u32 {
+        let withdrawn = self.outbox.withdraw(which);
+        self.forget_whom_nothing_is_meant_for();
+        withdrawn
+    }
+
+    fn forget_whom_nothing_is_meant_for(&mut self) {
+        if self.outbox.live() == 0 {
+            self.meant_for = None;
+        }
     }
 
     /// Starts to say good-bye.

@@ -58,3 +58,57 @@ fn strangers_that_ask_without_an_end_do_not_silence_connections() {
     pair.run(Span::from_millis(1));
     assert!(pair.sides[1].endpoint.stats().tx_packets > 500, "each was answered");
 }
+
+/// Which messages of the first host came to what.
+fn outcomes(pair: &Pair) -> Vec<Result<(), Failure>> {
+    pair.sides[0].completed.iter().map(|c| c.1).collect()
+}
+
+/// A message waits for the incarnation that was known when it was posted, wherever it waits.
+#[test]
+fn a_message_that_waits_through_a_good_bye_is_for_no_other_incarnation() {
+    for restarts in [false, true] {
+        let config = Config { idle_timeout: Span::from_millis(500), ..Config::default() };
+        let mut pair = connected(config.clone());
+        // The peer is gone when the idle connection says good-bye.
+        pair.wire = Box::new(|_, _, _, _| Deliver::Drop);
+        pair.run(Span::from_millis(700));
+        pair.send(0, pattern(1, 100));
+        pair.run(Span::from_millis(100));
+        if restarts {
+            pair.restart(1, config, 9);
+        }
+        pair.wire = Box::new(|_, _, _, _| Deliver::Once);
+        pair.run_until(Span::from_secs(1), |p| p.sides[0].completed.len() == 2);
+        let (outcome, received) = if restarts { (Err(Failure::PeerRestarted), 0) } else { (Ok(()), 2) };
+        assert_eq!(outcomes(&pair), [Ok(()), outcome]);
+        pair.send(0, pattern(2, 100));
+        pair.run_until(Span::from_secs(1), |p| p.sides[0].completed.len() == 3);
+        assert_eq!(outcomes(&pair)[2], Ok(()), "the next one is for the new one");
+        assert_eq!(pair.sides[1].received.len(), received + 1);
+    }
+}
+
+/// The peer says that it has forgotten the connection, and starts again before there is another.
+#[test]
+fn a_message_that_waits_for_the_next_connection_is_for_no_other_incarnation() {
+    for restarts in [false, true] {
+        let mut pair = Pair::new(Config::default());
+        let captured = capture(&mut pair, 1);
+        pair.send(0, pattern(0, 100));
+        pair.run_until(Span::from_millis(5), |p| p.sides[0].completed.len() == 1);
+        pair.send(0, pattern(1, 100));
+        let accept = captured.borrow().iter().find(|b| b[0] == 0x14).expect("an ACCEPT").clone();
+        // UNKNOWN with the connection id and the incarnation of the peer's hello.
+        let mut unknown = [&[0x15, 1], &accept[10..26], &4000u16.to_be_bytes()[..]].concat();
+        unknown.extend(crc32c::crc32c(&unknown).to_be_bytes());
+        inject(&mut pair, 0, &unknown);
+        if restarts {
+            pair.restart(1, Config::default(), 9);
+        }
+        pair.run_until(Span::from_secs(1), |p| p.sides[0].completed.len() == 2);
+        let (outcome, received) = if restarts { (Err(Failure::PeerRestarted), 0) } else { (Ok(()), 2) };
+        assert_eq!(outcomes(&pair), [Ok(()), outcome]);
+        assert_eq!(pair.sides[1].received.len(), received);
+    }
+}
