@@ -47,6 +47,9 @@ pub enum Processing {
     Every(Span),
 }
 
+/// Datagrams that a host which takes time to read them reads in a turn, as drivers do.
+const BATCH: usize = 32;
+
 /// How a host behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostSpec {
@@ -266,11 +269,14 @@ impl Io<'_> {
         self.net.log.record(self.net.now, event);
     }
 
-    /// Hands everything that waits to be read to `sink`, oldest first.
+    /// Hands what waits to be read to `sink`, oldest first: a number of datagrams at most if that takes the host time.
     pub fn receive(&mut self, mut sink: impl FnMut(&RxMeta, &[u8])) -> usize {
         let mut n = 0;
         let clock = self.host.spec.clock;
-        while let Some((packet, arrived)) = self.host.rx.pop_front() {
+        let most = if self.host.spec.drain.is_some() { BATCH } else { usize::MAX };
+        while n < most
+            && let Some((packet, arrived)) = self.host.rx.pop_front()
+        {
             let (p, label) = (self.net.packets.get(packet), self.net.packets.label(packet));
             let at = clock.local(if self.host.spec.timestamps { arrived } else { self.net.now });
             let to = Some(p.dst.to_socket().ip());

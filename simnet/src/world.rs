@@ -378,6 +378,9 @@ impl<N: Node> World<N> {
         if let Some(rate) = h.spec.drain {
             let nanos = u128::from(h.stats.received_bytes - before) * 8_000_000_000 / u128::from(rate.max(1));
             h.stalled_until = h.stalled_until.max(now + Span::from_nanos(nanos as u64));
+            if !h.rx.is_empty() {
+                h.wake(now + TURN, &mut self.net);
+            }
         }
         if let Some(deadline) = node.deadline() {
             let at = h.spec.clock.world(deadline);

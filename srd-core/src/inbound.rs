@@ -4,10 +4,10 @@
 //! tells them: at once in the handshake, so that many newcomers start no faster than the link can carry, and in every
 //! acknowledgement after that. The share is advice; whoever gets it still watches its own delays.
 //!
-//! A host may be slower than its link. Then packets wait in the host, where no switch marks or drops them and no sender sees
-//! a queue; what is shared out is what the host takes in, as long as packets wait.
+//! A host may be slower than its link: then what is shared out is what it takes in, see [`Intake`].
 
 use crate::config::CheckedConfig;
+use crate::intake::Intake;
 use crate::time::{Span, Time};
 use crate::wire::{Advice, Share};
 
@@ -29,14 +29,7 @@ pub(crate) struct Inbound {
     link_rate: Option<u64>,
     /// Bytes that a datagram costs on the link beside itself.
     overhead: u64,
-    /// Part of the link that this host keeps up with, 0.0..=1.0.
-    capacity: f64,
-    /// Packets that wait longer than this to be read are queued.
-    patience: Span,
-    /// When packets were last read, how long the oldest of them had waited, and the least of this over the period.
-    turn: Time,
-    oldest: Span,
-    waited: Option<Span>,
+    intake: Intake,
     headroom: f64,
     /// Payload of a packet that counts as traffic; what is shorter uses little of its share.
     large: usize,
@@ -64,11 +57,6 @@ pub(crate) struct Inbound {
 const RECENT: u32 = 2;
 /// Periods for which one counts that asks for a connection, and again once it has one: a round trip with a full queue.
 const NEWCOMER: u32 = 7;
-
-/// A standing queue of so many patiences halves what is given out.
-const LONG_QUEUE: f64 = 8.0;
-/// What is given out grows by this part per period while nothing waits.
-const RECOVERY: f64 = 1.0 / 64.0;
 
 /// Counts that expire, by the last period for which they hold.
 #[derive(Debug, Default)]
@@ -107,11 +95,7 @@ impl Inbound {
         Inbound {
             link_rate: config.link_rate,
             overhead,
-            capacity: 1.0,
-            patience: config.target_delay.max(config.share_period),
-            turn: now,
-            oldest: Span::ZERO,
-            waited: None,
+            intake: Intake::new(config.target_delay.max(config.share_period), now),
             headroom: config.tuning.headroom,
             large: usize::from(config.max_datagram) / 2,
             shortest_period: config.share_period,
@@ -136,9 +120,10 @@ impl Inbound {
             return;
         }
         let periods = elapsed.as_nanos() / self.period.as_nanos();
-        let elapsed = self.period * periods;
-        self.since += elapsed;
-        self.keep_up(elapsed, periods);
+        self.since += self.period * periods;
+        if let Some(rate) = self.link_rate {
+            self.intake.judge(rate, periods);
+        }
         for _ in 0..periods.min(8) {
             self.recent.expire(self.number);
             self.knocking.expire(self.number);
@@ -156,43 +141,13 @@ impl Inbound {
         }
     }
 
-    /// Judges from the period that is over how much of the link this host keeps up with.
-    fn keep_up(&mut self, elapsed: Span, periods: u64) {
-        let Some(link) = self.link_rate else { return };
-        self.end_turn();
-        let waited = self.waited.take().unwrap_or(Span::ZERO);
-        let excess = waited.as_secs_f64() / self.patience.as_secs_f64() - 1.0;
-        if excess > 0.0 && self.packets > 1 {
-            let wire = self.bytes + self.overhead * self.packets;
-            let taken = wire as f64 / elapsed.as_secs_f64() / link as f64;
-            let drained = taken * (1.0 - 0.5 * (excess / LONG_QUEUE).min(1.0));
-            self.capacity = self.capacity.min(drained.max(self.capacity / 2.0));
-        } else {
-            let grown = self.capacity * (1.0 + RECOVERY * periods.min(64) as f64);
-            self.capacity = grown.min(1.0);
-        }
-    }
-
-    /// All that was read at one time has been seen.
-    fn end_turn(&mut self) {
-        if self.oldest > Span::ZERO {
-            self.waited = Some(self.waited.map_or(self.oldest, |w| w.min(self.oldest)));
-        }
-        self.oldest = Span::ZERO;
-    }
-
     /// A packet was read at `now` that arrived at the host at `at`.
     pub(crate) fn read(&mut self, now: Time, at: Time) {
         if self.link_rate.is_none() {
             return;
         }
         self.roll(now);
-        if self.turn != now {
-            self.end_turn();
-            self.turn = now;
-        }
-        // At once is a wait, too.
-        self.oldest = self.oldest.max(now.since(at)).max(Span::from_nanos(1));
+        self.intake.read(now, at);
     }
 
     /// Somebody wants a connection.
@@ -222,6 +177,7 @@ impl Inbound {
         if len >= self.large {
             self.bytes += len as u64;
             self.packets += 1;
+            self.intake.took(len as u64 + self.overhead);
         }
         if streaming {
             self.change(sender, Sender::Streaming);
@@ -332,7 +288,7 @@ impl Inbound {
     fn among(&self, senders: u32) -> Share {
         let rate = self
             .link_rate
-            .map(|r| r as f64 * self.capacity * self.efficiency * self.headroom / f64::from(senders.max(1)));
+            .map(|r| r as f64 * self.intake.capacity() * self.efficiency * self.headroom / f64::from(senders.max(1)));
         rate.map_or(Share::default(), Share::new)
     }
 }
@@ -478,19 +434,19 @@ mod tests {
     /// Reads what a link at full rate brings a host that takes in `rate` of it, for `us` microseconds from `from`.
     fn overload(inbound: &mut Inbound, sender: &mut Sender, from: u64, us: u64, rate: f64) {
         let packet = 9_000.0 / LINK as f64 * 1e6;
-        // A turn reads all that arrived during the one before, and takes as long as that many packets need.
-        let (mut now, mut arrived, mut turn) = (from as f64, from as f64, 20.0);
+        // A turn reads a number of packets at most, and takes as long as these need.
+        let (mut now, mut arrived) = (from as f64, from as f64);
         while now < (from + us) as f64 {
             let mut read = 0.0;
-            while arrived < now {
+            while arrived < now && read < 16.0 {
                 let (t, at) = ((now * 1e3) as u64, (arrived * 1e3) as u64);
                 inbound.read(Time::from_nanos(t), Time::from_nanos(at));
                 inbound.heard(Time::from_nanos(t), sender, 8_934, true, false);
                 (arrived, read) = (arrived + packet, read + 1.0);
             }
             // What would be more than a receive queue holds is lost.
-            turn = (f64::max(read, 1.0) * packet / rate).min(turn * 1.2).min(200.0);
-            now += turn;
+            arrived = arrived.max(now - 200.0);
+            now += f64::max(read, 1.0) * packet / rate;
         }
     }
 
@@ -518,7 +474,40 @@ mod tests {
             let read = if us % 500 < 100 { us - us % 500 + 100 } else { us };
             inbound.read(at(read), at(us));
             inbound.heard(at(read), &mut sender, 8_934, true, false);
-            assert!(inbound.capacity > 0.9, "{} at {us} us", inbound.capacity);
+            assert!(inbound.intake.capacity() > 0.9, "{} at {us} us", inbound.intake.capacity());
+        }
+    }
+
+    #[test]
+    fn a_host_that_looks_rarely_keeps_up_if_it_leaves_nothing() {
+        for (every, packets) in [(500, 4_000), (500, 3), (5_000, 3), (50, 1)] {
+            let mut inbound = inbound(Some(LINK));
+            let mut sender = Sender::default();
+            for turn in 1..100 {
+                for i in 0..packets {
+                    // They came all over the time, or in its first part.
+                    let arrived = (turn - 1) * every + i * every / packets.max(100);
+                    inbound.read(at(turn * every), at(arrived));
+                    inbound.heard(at(turn * every), &mut sender, 8_934, true, false);
+                }
+                assert_eq!(inbound.intake.capacity(), 1.0, "{packets} packets every {every} us");
+            }
+        }
+    }
+
+    /// After a pause it takes some turns to catch up, at the speed of the host.
+    #[test]
+    fn a_host_that_catches_up_is_as_fast_as_it_is() {
+        let mut inbound = inbound(Some(LINK));
+        let mut sender = Sender::default();
+        for pause in 1..100 {
+            // 700 packets have come in 500 us, and are read by 30 in 10 us: at twice the rate of the link.
+            for i in 0..700 {
+                let now = at(pause * 1_000 + i / 30 * 10);
+                inbound.read(now, at(pause * 1_000 - 500 + i * 5 / 7));
+                inbound.heard(now, &mut sender, 8_934, true, false);
+            }
+            assert!(inbound.intake.capacity() > 0.9, "{}", inbound.intake.capacity());
         }
     }
 

@@ -15,6 +15,7 @@ mod engine;
 mod faulty;
 mod inbound;
 mod inbox;
+mod intake;
 mod line;
 mod mailbox;
 mod once;

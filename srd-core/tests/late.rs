@@ -69,3 +69,19 @@ fn a_host_that_stood_still_once_blames_nobody() {
     pair.run_until(Span::from_millis(100), |p| p.sides[0].completed.len() == 21);
     assert_eq!(pair.sides[0].completed[20].1, Ok(()));
 }
+
+/// A receiver that looks rarely and takes all that is there is as fast as its link.
+#[test]
+fn a_receiver_that_is_always_late_gives_out_all_of_its_link() {
+    for (ms, len, count) in [(2, 65_536, 100), (5, 65_536, 100), (5, 8_000_000, 10)] {
+        let mut pair = Pair::new(Config { link_rate: Some(1_250_000_000), ..Config::default() });
+        pair.every[1] = Span::from_millis(ms);
+        for i in 0..count {
+            pair.send(0, pattern(i, len));
+            pair.run_until(Span::from_secs(2), |p| p.sides[0].completed.len() == i as usize + 1);
+            pair.run(Span::from_millis(10));
+        }
+        let rate = pair.peer_stats(0).rate;
+        assert!(rate > 600_000_000, "{rate} B/s with {len} bytes, every {ms} ms");
+    }
+}
