@@ -512,9 +512,10 @@ impl Endpoint {
         }
         // [HS-4, SEC-1]
         if !self.cookies.check(now, addr, salt, init.cookie) {
-            self.inbound.knocked(now);
             let retry = Retry { to: init.hello.cid, cookie: self.cookies.make(now, addr, salt) };
-            self.reply(now, Occasion::Opening, Asked { meta, port: init.port, len }, |out| retry.encode(out));
+            if self.reply(now, Occasion::Opening, Asked { meta, port: init.port, len }, |out| retry.encode(out)) {
+                self.inbound.knocked(now);
+            }
             return;
         }
         // [HS-6]
@@ -659,11 +660,12 @@ impl Endpoint {
         self.make_ready(index);
     }
 
+    /// Queues an answer without state; says whether it may be given.
     #[cold]
-    fn reply(&mut self, now: Time, occasion: Occasion, asked: Asked<'_>, encode: impl FnOnce(&mut Vec<u8>)) {
-        if !self.replies.push(now, occasion, asked, encode) {
-            self.stats.rx_refused += 1;
-        }
+    fn reply(&mut self, now: Time, occasion: Occasion, asked: Asked<'_>, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let given = self.replies.push(now, occasion, asked, encode);
+        self.stats.rx_refused += u64::from(!given);
+        given
     }
 
     fn emit(&mut self, event: Option<Event>) {

@@ -49,8 +49,10 @@ pub(crate) struct Inbound {
     /// Connections on which packets have come, and how many they were when those were told, or the fewest since then.
     known: u32,
     known_told: u32,
-    /// Those that asked for a cookie. They prove nothing, so only newcomers hear of them.
+    /// Those that asked for a cookie. They prove nothing, so only newcomers hear of them, and they are no more than there is room
+    /// for.
     knocking: Expiring,
+    room: u32,
 }
 
 /// Periods for which a sender of complete messages counts after its last large packet.
@@ -111,6 +113,7 @@ impl Inbound {
             known: 0,
             known_told: 1,
             knocking: Expiring::default(),
+            room: config.max_peers,
         }
     }
 
@@ -136,7 +139,7 @@ impl Inbound {
         }
         // Among many, each sends rarely.
         if let Some(rate) = self.link_rate {
-            let all = u64::from(self.senders() + self.knocking.total) * 2 * self.large as u64;
+            let all = u64::from(self.senders()) * 2 * self.large as u64;
             self.period = self.shortest_period.max(Span::from_secs_f64(all as f64 / rate as f64 / 2.0));
         }
     }
@@ -150,10 +153,12 @@ impl Inbound {
         self.intake.read(now, at);
     }
 
-    /// Somebody wants a connection.
+    /// Somebody wants a connection, and was given a cookie.
     pub(crate) fn knocked(&mut self, now: Time) {
         self.roll(now);
-        self.knocking.add(self.number.wrapping_add(NEWCOMER));
+        if self.knocking.total < self.room {
+            self.knocking.add(self.number.wrapping_add(NEWCOMER));
+        }
     }
 
     /// Somebody who knocked has a connection now, and will want to use it.
@@ -421,6 +426,22 @@ mod tests {
             inbound.knocked(at(0));
         }
         assert_eq!(parts(inbound.share()), 2.0);
+    }
+
+    #[test]
+    fn strangers_are_forgotten_as_soon_as_they_stop() {
+        let mut inbound = inbound(Some(LINK));
+        // A million per second, from anywhere.
+        for us in 0..1_000_000 {
+            inbound.knocked(at(us));
+        }
+        let flooded = inbound.newcomer_share(at(1_000_000)).rate().expect("advice");
+        assert!(flooded > LINK as f64 / 100.0, "{flooded} B/s");
+        assert_eq!(inbound.newcomer_share(at(1_000_100)), inbound.among(0));
+        for _ in 0..1_000_000 {
+            inbound.knocked(at(2_000_000));
+        }
+        assert_eq!(inbound.newcomer_share(at(2_000_000)), inbound.among(inbound.room));
     }
 
     #[test]
