@@ -208,6 +208,8 @@ const MIN_CANDIDATES: usize = 8;
 const MAX_CANDIDATES: usize = 32;
 /// Round trips after which nothing is believed of a path's queue.
 const MEMORY_RTTS: u64 = 32;
+/// Round trips after which a suspect path is probed again when its probe got lost.
+const PROBE_RTTS: u64 = 4;
 /// Paths that are remembered as fast.
 const MAX_FRESH: u8 = 64;
 /// Bursts on an unproven path have at most so many packets.
@@ -367,6 +369,16 @@ impl PathSet {
             path.lost += 1;
             path.silent += u32::from(silent);
             self.landed(s);
+        }
+    }
+
+    /// A packet of the path was declared lost, whatever was made of it: if that was the probe of a suspect path, it is not the
+    /// last one, or nothing would ever be sent there again.
+    pub(crate) fn probe_again(&mut self, s: &Sent, now: Time) {
+        let path = &mut self.paths[usize::from(s.path)];
+        if path.life == s.path_life && path.state == PathState::Suspect && path.probe_at == Time::NEVER {
+            path.probe_at = now + path.rtt.srtt() * PROBE_RTTS;
+            self.next_probe = self.next_probe.min(path.probe_at);
         }
     }
 
@@ -709,6 +721,26 @@ mod tests {
             assert_eq!(paths.take_probe(Time::ZERO), (!late).then_some(0));
             paths.on_acked(&sent[2]);
         }
+    }
+
+    #[test]
+    fn a_suspect_path_is_probed_until_its_fate_is_known() {
+        let config = Config::default().check().expect("valid");
+        let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
+        let first = packet(&mut paths, 0);
+        paths.on_acked(&first);
+        paths.on_silence(0, Time::ZERO, &config, &mut Vec::new());
+        for pn in 1..10 {
+            assert_eq!(paths.take_probe(paths.next_probe()), Some(0));
+            assert_eq!(paths.next_probe(), Time::NEVER, "one at a time");
+            let probe = packet(&mut paths, pn);
+            paths.on_lost(&probe, true);
+            paths.probe_again(&probe, Time::ZERO);
+        }
+        paths.replace(0, Time::ZERO, &config, &mut Vec::new());
+        paths.take_probe(Time::NEVER);
+        paths.probe_again(&first, Time::ZERO);
+        assert_eq!(paths.next_probe(), Time::NEVER, "its probe was another port's");
     }
 
     #[test]

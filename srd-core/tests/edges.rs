@@ -112,3 +112,31 @@ fn a_message_that_waits_for_the_next_connection_is_for_no_other_incarnation() {
         assert_eq!(pair.sides[1].received.len(), received);
     }
 }
+
+/// Packets get lost everywhere for a while, at some times nearly all of them. When all paths work again, all are used again.
+#[test]
+fn no_path_stays_suspect() {
+    for seed in 0..40 {
+        let mut pair = connected(Config { paths: 8, path_pool: 32, ..Config::default() });
+        let mut count = 0;
+        let mut stream = |pair: &mut Pair, messages: u64, gap: u64| {
+            for _ in 0..messages {
+                count += 1;
+                pair.send(0, pattern(count, 8_000));
+                pair.run(Span::from_micros(gap));
+            }
+        };
+        stream(&mut pair, 50, 50);
+        let mut x: u32 = seed;
+        pair.wire = Box::new(move |_, now, _, _| {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let bad = now.as_nanos() / 1_000_000 % 3 == 0;
+            if x >> 16 & 0xff < if bad { 240 } else { 100 } { Deliver::Drop } else { Deliver::Once }
+        });
+        stream(&mut pair, 400, 20);
+        pair.wire = Box::new(|_, _, _, _| Deliver::Once);
+        stream(&mut pair, 100, 1_000);
+        let suspect = pair.peer_stats(0).paths.iter().filter(|p| p.state == PathState::Suspect).count();
+        assert_eq!(suspect, 0, "seed {seed}");
+    }
+}

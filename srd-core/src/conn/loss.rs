@@ -359,6 +359,7 @@ impl Conn {
             self.sent.set_fate(pn, Fate::Lost(cx.now));
             self.in_flight -= u64::from(s.bytes);
             self.paths.on_lost(&s, cause == LossCause::DeadPath);
+            self.paths.probe_again(&s, cx.now);
             self.lost_on = Some(s.path);
             cx.stats.lost_packets += 1;
             match cause {
