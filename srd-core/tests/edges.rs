@@ -140,3 +140,36 @@ fn no_path_stays_suspect() {
         assert_eq!(suspect, 0, "seed {seed}");
     }
 }
+
+/// Packets that were held to be lost turn up: an acknowledgement that covers nothing else must not leave them to be walked over
+/// by all that follow.
+#[test]
+fn what_turned_up_late_is_forgotten() {
+    let mut pair = connected(Config::default());
+    for i in 0..20 {
+        pair.send(0, pattern(i, 20_000));
+        pair.run(Span::from_millis(1));
+    }
+    let mut left = 5;
+    let spans: Rc<RefCell<Vec<u16>>> = Rc::default();
+    let seen = Rc::clone(&spans);
+    pair.wire = Box::new(move |from, _, _, bytes| {
+        if from == 1 || bytes[0] != 0x10 {
+            return Deliver::Once;
+        }
+        seen.borrow_mut().push(u16::from_be_bytes([bytes[2], bytes[3]]));
+        if left == 0 {
+            return Deliver::Once;
+        }
+        left -= 1;
+        Deliver::Late(Span::from_millis(3))
+    });
+    pair.send(0, pattern(20, 90_000));
+    pair.run_until(Span::from_millis(3), |p| p.sides[0].completed.len() == 22);
+    pair.run(Span::from_millis(3));
+    let stats = *pair.sides[0].endpoint.stats();
+    assert!(stats.lost_packets >= 5 && stats.spurious_retransmits >= 5, "{stats:?}");
+    pair.send(0, pattern(21, 100));
+    pair.run(Span::from_micros(5));
+    assert_eq!(spans.borrow().last(), Some(&0), "{:?}", spans.borrow());
+}

@@ -226,7 +226,11 @@ impl Conn {
     pub(super) fn settle(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
         let Some(covered) = self.unsettled.take() else { return };
         let (covered, at, queue_delay) = (&covered, covered.at, covered.queue_delay);
-        let Some(newest) = covered.newest else { return };
+        let Some(newest) = covered.newest else {
+            // What it covered was held to be lost. Not to be walked over by each acknowledgement that follows.
+            self.sent.forget_acked();
+            return;
+        };
         self.heard(cx);
         if self.backoff > 0 {
             // Now it can be told which packets were lost.
