@@ -51,6 +51,7 @@ pub(crate) enum State {
         conn: Box<Conn>,
         /// An ACCEPT should go out.
         accept: bool,
+        /// Since when, by [`Cx::awake`].
         since: Time,
     },
     /// We said good-bye.
@@ -163,7 +164,7 @@ impl Peer {
         if accept == self.outbox.is_waiting() {
             conn.request_ping();
         }
-        self.state = State::Open { conn, accept, since: cx.now };
+        self.state = State::Open { conn, accept, since: cx.awake() };
         cx.stats.connections_opened += 1;
         upper.connected(self.id, self.addr, (remote.features >> features::TAG) as u8);
     }
@@ -258,7 +259,9 @@ impl Peer {
                 let timeout = cx.config.peer_timeout;
                 let mut at = conn.deadline(cx, &self.outbox).min(conn.silent_at(cx, timeout));
                 if !conn.is_confirmed() {
-                    at = at.min(*since + timeout);
+                    if self.outbox.live() == 0 {
+                        at = at.min(*since + cx.lost + timeout);
+                    }
                 } else if draining && conn.is_quiet(&self.outbox) {
                     at = cx.now;
                 } else {
@@ -283,17 +286,18 @@ impl Peer {
             }
             State::Open { conn, since, .. } => {
                 conn.on_timer(cx, &mut self.outbox);
-                if !conn.is_confirmed() && cx.now.since(*since) >= timeout {
-                    Some(Some(Failure::Unreachable))
+                let confirmed = conn.is_confirmed();
+                // Messages that wait ask whether the peer knows the connection, and it has as long to answer as ever.
+                let forgotten = !confirmed && self.outbox.live() == 0 && cx.awake().since(*since) >= timeout;
                 // [HS-21]
-                } else if conn.silence(cx) >= timeout {
-                    Some(Some(Failure::Unresponsive))
+                if forgotten || conn.silence(cx) >= timeout {
+                    Some(Some(if confirmed { Failure::Unresponsive } else { Failure::Unreachable }))
                 } else {
-                    let quiet = conn.is_confirmed() && conn.is_quiet(&self.outbox);
-                    if conn.is_confirmed() && conn.keepalive_at(cx) <= cx.now {
+                    if confirmed && conn.keepalive_at(cx) <= cx.now {
                         conn.keep_alive(cx);
                     }
-                    if quiet && (draining || conn.last_used + cx.config.idle_timeout <= cx.now) {
+                    let idle = conn.is_quiet(&self.outbox) && conn.last_used + cx.config.idle_timeout <= cx.now;
+                    if confirmed && (idle || draining && conn.is_quiet(&self.outbox)) {
                         self.close(cx.now, cx.awake(), draining);
                     }
                     None

@@ -173,3 +173,46 @@ fn what_turned_up_late_is_forgotten() {
     pair.run(Span::from_micros(5));
     assert_eq!(spans.borrow().last(), Some(&0), "{:?}", spans.borrow());
 }
+
+/// The peer asked for a connection, got it and was not heard of again: a message that comes late has as much time as any other.
+#[test]
+fn a_message_on_an_unconfirmed_connection_waits_for_the_peer_timeout() {
+    for back in [false, true] {
+        let mut pair = Pair::new(Config::default());
+        // Its cookie is right; the ACCEPT does not get through, nor anything after.
+        pair.wire = Box::new(|from, _, _, b| if from == 0 && b.len() > 30 { Deliver::Drop } else { Deliver::Once });
+        pair.send(1, pattern(1, 100));
+        pair.run_until(Span::from_millis(5), |p| p.peer_stats(0).established);
+        pair.wire = Box::new(|_, _, _, _| Deliver::Drop);
+        pair.run(Span::from_millis(4_900));
+        assert!(pair.peer_stats(0).established);
+        pair.send(0, pattern(2, 100));
+        let start = pair.now;
+        if back {
+            pair.run(Span::from_millis(300));
+            assert_eq!(outcomes(&pair), []);
+            pair.wire = Box::new(|_, _, _, _| Deliver::Once);
+        }
+        pair.run_until(Span::from_secs(6), |p| p.sides[0].completed.len() == 1);
+        let took = pair.now.since(start);
+        if back {
+            assert_eq!(outcomes(&pair), [Ok(())]);
+        } else {
+            assert_eq!(outcomes(&pair), [Err(Failure::Unreachable)]);
+            assert!(took >= Span::from_secs(5) && took < Span::from_millis(5_200), "{took}");
+        }
+    }
+}
+
+/// An unconfirmed connection that nobody wants goes.
+#[test]
+fn an_unconfirmed_connection_is_forgotten_in_time() {
+    let mut pair = Pair::new(Config::default());
+    pair.wire = Box::new(|from, _, _, b| if from == 0 && b.len() > 30 { Deliver::Drop } else { Deliver::Once });
+    pair.send(1, pattern(1, 100));
+    pair.run_until(Span::from_millis(5), |p| p.peer_stats(0).established);
+    pair.wire = Box::new(|_, _, _, _| Deliver::Drop);
+    let start = pair.now;
+    pair.run_until(Span::from_secs(6), |p| !p.peer_stats(0).established);
+    assert!(pair.now.since(start) >= Span::from_secs(5));
+}
