@@ -262,7 +262,7 @@ impl Peer {
                     if self.outbox.live() == 0 {
                         at = at.min(*since + cx.lost + timeout);
                     }
-                } else if draining && conn.is_quiet(&self.outbox) {
+                } else if draining && conn.is_done(&self.outbox) {
                     at = cx.now;
                 } else {
                     at = at.min(conn.keepalive_at(cx));
@@ -297,7 +297,7 @@ impl Peer {
                         conn.keep_alive(cx);
                     }
                     let idle = conn.is_quiet(&self.outbox) && conn.last_used + cx.config.idle_timeout <= cx.now;
-                    if confirmed && (idle || draining && conn.is_quiet(&self.outbox)) {
+                    if confirmed && (idle || draining && conn.is_done(&self.outbox)) {
                         self.close(cx.now, cx.awake(), draining);
                     }
                     None

@@ -216,3 +216,24 @@ fn an_unconfirmed_connection_is_forgotten_in_time() {
     pair.run_until(Span::from_secs(6), |p| !p.peer_stats(0).established);
     assert!(pair.now.since(start) >= Span::from_secs(5));
 }
+
+/// The peer sends half of a message and keeps answering.
+#[test]
+fn a_half_delivered_message_does_not_keep_a_close_from_its_end() {
+    let mut pair = connected(Config::default());
+    // Only packets without data get through to us after the first one.
+    let mut first = true;
+    pair.wire = Box::new(move |from, _, _, bytes| {
+        let data = from == 1 && bytes.len() > 200;
+        if data && !std::mem::take(&mut first) { Deliver::Drop } else { Deliver::Once }
+    });
+    pair.send(1, pattern(1, 100_000));
+    pair.run(Span::from_millis(100));
+    assert!(pair.sides[0].mailbox.held() > 0, "half is here");
+    let now = pair.now;
+    pair.sides[0].endpoint.close(now);
+    pair.run_until(Span::from_millis(10), |p| p.sides[0].endpoint.is_closed());
+    assert_eq!(pair.sides[0].mailbox.held(), 0);
+    pair.run_until(Span::from_millis(10), |p| !p.sides[1].completed.is_empty());
+    assert_eq!(pair.sides[1].completed[0].1, Err(Failure::PeerClosed));
+}

@@ -278,9 +278,14 @@ impl Conn {
         self.withdrawn.is_some_and(|end| !outbox.floor().is_before(end))
     }
 
-    /// Whether neither side has anything under way.
+    /// Whether we have nothing under way.
+    pub(crate) fn is_done(&self, outbox: &Outbox) -> bool {
+        outbox.live() == 0 && self.in_flight == 0
+    }
+
+    /// Whether neither side has, as far as we know.
     pub(crate) fn is_quiet(&self, outbox: &Outbox) -> bool {
-        outbox.live() == 0 && self.in_flight == 0 && !self.inbox.has_partials()
+        self.is_done(outbox) && !self.inbox.has_partials()
     }
 
     /// The number that the next packet will have.
