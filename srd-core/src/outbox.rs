@@ -61,6 +61,9 @@ pub(crate) struct Outbox {
     turn: u32,
     /// Lost pieces.
     again: VecDeque<Piece>,
+    /// Lost pieces that are all of their message, too long for a packet now, and wait until the peer may keep another message
+    /// half delivered.
+    whole: Vec<Piece>,
     /// Messages in progress by id; the entry is the slot.
     ids: SeqRing<Option<u32>>,
     backoff: BinaryHeap<Reverse<(Time, u32)>>,
@@ -89,6 +92,7 @@ impl Outbox {
             serving_long: false,
             turn: 0,
             again: VecDeque::new(),
+            whole: Vec::new(),
             ids: SeqRing::new(Seq(0)),
             backoff: BinaryHeap::new(),
             window: 0,
@@ -105,6 +109,7 @@ impl Outbox {
     pub(crate) fn start_ids(&mut self, first: Seq, window: u32, max_split: u32) {
         assert_eq!(self.ids.len(), 0, "messages in progress across connections");
         self.ids = SeqRing::new(first);
+        self.whole.clear();
         (self.window, self.max_split) = (window, max_split);
     }
 
@@ -136,12 +141,22 @@ impl Outbox {
 
     /// Whether there is something that the peer has room for.
     pub(crate) fn sendable(&self) -> bool {
-        !self.again.is_empty() || self.front().is_some()
+        self.has_again() || self.front().is_some()
     }
 
-    /// Whether lost pieces wait; the path that lost the first of them is not known here.
+    /// Whether lost pieces wait that may go; the path that lost the first of them is not known here.
     pub(crate) fn has_again(&self) -> bool {
-        !self.again.is_empty()
+        self.next_again().is_some()
+    }
+
+    #[inline]
+    fn next_again(&self) -> Option<&Piece> {
+        self.again.front().or_else(|| self.whole.last().filter(|_| self.split < self.max_split))
+    }
+
+    #[inline]
+    fn pop_again(&mut self) -> Option<Piece> {
+        self.again.pop_front().or_else(|| self.whole.pop_if(|_| self.split < self.max_split))
     }
 
     /// Whether a message has begun, or may begin; a long one might have to be split.
@@ -233,7 +248,7 @@ impl Outbox {
     // Inlined where the piece goes: it is made in parts, which a copy of it would have to wait for.
     #[inline(always)]
     pub(crate) fn cut(&mut self, room: usize, fresh: bool, full_room: usize) -> Option<Cut> {
-        while let Some(piece) = self.again.pop_front() {
+        while let Some(piece) = self.pop_again() {
             self.waiting = self.waiting.saturating_sub(u64::from(piece.len));
             let Some(message) = self.current(&piece) else { continue };
             if message.has(&piece) {
@@ -244,6 +259,12 @@ impl Outbox {
                 self.push_again_front(piece);
                 return None;
             };
+            if len < total && message.acked.is_none() && self.split >= self.max_split {
+                // [RNR-8]
+                self.waiting += u64::from(piece.len);
+                self.whole.push(piece);
+                continue;
+            }
             if len < piece.len {
                 self.push_again_front(Piece { offset: piece.offset + len, len: piece.len - len, ..piece });
             }
@@ -352,7 +373,7 @@ impl Outbox {
     /// Whether the next piece goes well into `room` bytes of an otherwise empty packet, of which `full_room` is the most:
     /// whole if it could be whole, else in pieces of a good size.
     pub(crate) fn next_fits(&self, room: usize, full_room: usize) -> bool {
-        let (out, left) = match (self.again.front(), self.front()) {
+        let (out, left) = match (self.next_again(), self.front()) {
             (Some(piece), _) => (&self.slots[piece.slot as usize].out, piece.len),
             (None, Some((_, _, slot))) => {
                 let message = &self.slots[slot as usize];
@@ -366,7 +387,7 @@ impl Outbox {
 
     /// Whether anything waits to be sent.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.again.is_empty() || !self.short.is_empty() || !self.long.is_empty()
+        self.has_again() || !self.short.is_empty() || !self.long.is_empty()
     }
 
     /// Queues the messages whose pause is over.
@@ -637,5 +658,48 @@ mod tests {
             outbox.acked(&cut.piece);
         }
         assert_eq!((done, short, outbox.live()), (10, 1000, 0));
+    }
+
+    #[test]
+    fn messages_that_are_cut_anew_are_no_more_than_the_peer_keeps() {
+        let mut outbox = Outbox::new();
+        outbox.start_ids(Seq(0), 64, 1);
+        for token in 0..4 {
+            outbox.push(Outbound { token: Token(token), header_len: 9, len: 3000, rnr: RnrRetry::Forever });
+        }
+        // Each was sent whole in a large packet, and got lost; now packets are small.
+        let large: Vec<_> = std::iter::from_fn(|| outbox.cut(8000, true, 8000)).collect();
+        assert_eq!(large.len(), 4);
+        large.iter().for_each(|cut| outbox.lost(cut.piece));
+        let mut done = Vec::new();
+        while outbox.live() > 0 {
+            assert!(outbox.sendable(), "after {done:?}");
+            let cuts = cut_all(&mut outbox);
+            assert!(!outbox.sendable() && !outbox.has_again(), "the others wait");
+            assert!(cuts.iter().all(|c| c.token == cuts[0].token) && outbox.split == 1, "{cuts:?}");
+            // A piece of it gets lost, too, and is not held up by them.
+            outbox.lost(cuts[1].piece);
+            let again = outbox.cut(ROOM, true, ROOM).expect("the lost piece");
+            assert_eq!(again.piece, cuts[1].piece);
+            done.extend(cuts.iter().filter_map(|c| outbox.acked(&c.piece)));
+        }
+        assert_eq!((done.len(), outbox.split, outbox.waiting()), (4, 0, 0));
+    }
+
+    #[test]
+    fn messages_that_wait_to_be_cut_anew_can_be_withdrawn() {
+        let mut outbox = Outbox::new();
+        outbox.start_ids(Seq(0), 64, 1);
+        for token in 0..3 {
+            outbox.push(Outbound { token: Token(token), header_len: 9, len: 3000, rnr: RnrRetry::Forever });
+        }
+        let large: Vec<_> = std::iter::from_fn(|| outbox.cut(8000, true, 8000)).collect();
+        large.iter().for_each(|cut| outbox.lost(cut.piece));
+        let cuts = cut_all(&mut outbox);
+        let others: Vec<Token> = (0..3).map(Token).filter(|&t| t != cuts[0].token).collect();
+        assert_eq!(outbox.withdraw(|t| t == others[0]), 1);
+        cuts.iter().for_each(|c| _ = outbox.acked(&c.piece));
+        let cuts = cut_all(&mut outbox);
+        assert!(!cuts.is_empty() && cuts.iter().all(|c| c.token == others[1]), "{cuts:?}");
     }
 }
