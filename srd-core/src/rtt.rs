@@ -88,8 +88,10 @@ const BUCKET: Span = Span::from_secs(5);
 
 impl WindowedMin {
     fn sample(&mut self, now: Time, v: Span) {
-        if now.since(self.since) > BUCKET {
-            self.previous = self.current.take();
+        let age = now.since(self.since);
+        if age > BUCKET {
+            // After a pause that is no previous bucket, but one of long ago.
+            self.previous = self.current.take().filter(|_| age <= BUCKET * 2);
             self.since = now;
         }
         self.current = Some(self.current.map_or(v, |c| c.min(v)));
@@ -108,18 +110,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_minimum_is_remembered_for_five_seconds_and_forgotten_after_ten() {
-        let (short, long) = (Span::from_micros(10), Span::from_micros(50));
-        for begin in 0..6 {
-            let at = |second: u64| Time::ZERO + Span::from_secs(second);
-            let mut rtt = Rtt::new(long);
-            (0..begin).for_each(|s| rtt.sample(at(s), long, true, Span::ZERO));
-            rtt.sample(at(begin), short, true, Span::ZERO);
-            for s in begin + 1..begin + 15 {
-                rtt.sample(at(s), long, true, Span::ZERO);
-                let age = s - begin;
-                assert!(age > 5 || rtt.min() == short, "after {age} s");
-                assert!(age <= 11 || rtt.min() == long, "after {age} s");
+    fn a_minimum_is_forgotten_after_ten_seconds_and_not_before_five() {
+        let at = |ms: u64| Time::from_nanos(ms * 1_000_000);
+        // A sample every so often, the first of them the least.
+        for (every, pause) in [(1, 0), (900, 0), (4_000, 0), (1, 11_000), (900, 100_000)] {
+            let mut rtt = Rtt::new(Span::from_millis(1));
+            let first = 60_000;
+            rtt.sample(at(first), Span::from_micros(10), true, Span::ZERO);
+            for ms in (first + pause + every..first + pause + 20_000).step_by(every as usize) {
+                rtt.sample(at(ms), Span::from_micros(50), true, Span::ZERO);
+                let age = ms - first;
+                match rtt.min().as_nanos() {
+                    10_000 => assert!(age <= 10_000 + every, "known after {age} ms"),
+                    _ => assert!(age >= 5_000, "forgotten after {age} ms"),
+                }
             }
         }
     }
