@@ -33,11 +33,12 @@ use crate::wire::{Accept, Close, Closed, DecodeError, Hello, Init, Packet, Retry
 /// as the endpoint, or until it is [released](Endpoint::release); one that came by itself may be forgotten when it has no
 /// connection and its place is needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct PeerId(pub u32);
+pub struct PeerId(pub u64);
 
 impl PeerId {
-    fn new(slot: usize, generation: u32) -> PeerId {
-        PeerId(slot as u32 | generation << INDEX_BITS)
+    // A place in the table and how many had it before: so many that none comes again.
+    fn new(slot: usize, generation: u64) -> PeerId {
+        PeerId(slot as u64 | generation << INDEX_BITS)
     }
 
     pub(crate) fn slot(self) -> usize {

@@ -237,3 +237,20 @@ fn a_half_delivered_message_does_not_keep_a_close_from_its_end() {
     pair.run_until(Span::from_millis(10), |p| !p.sides[1].completed.is_empty());
     assert_eq!(pair.sides[1].completed[0].1, Err(Failure::PeerClosed));
 }
+
+/// Strangers can have a place in the table of peers taken over and over again.
+#[test]
+fn the_id_of_a_peer_that_was_forgotten_never_comes_again() {
+    let mut pair = Pair::new(Config { max_peers: 1, ..Config::default() });
+    let endpoint = &mut pair.sides[0].endpoint;
+    let mut peer = |n: u32| {
+        let at = std::net::SocketAddr::from(([10, 1, (n >> 8) as u8, n as u8], 1000));
+        let id = endpoint.peer(at, 1400).expect("there is room");
+        endpoint.release(id);
+        id
+    };
+    let first = peer(0);
+    for n in 1..10_000 {
+        assert_ne!(peer(n), first, "{n} later");
+    }
+}
