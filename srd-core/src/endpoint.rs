@@ -822,8 +822,8 @@ impl Endpoint {
 }
 
 /// The peer has a new connection, or has forgotten this one: what becomes of messages. A peer that started again gets none
-/// that was meant for its predecessor, whether begun or not, if that was ever heard in the connection. Otherwise those that
-/// are not in progress are not concerned.
+/// that was meant for its predecessor, whether begun or not, if that was ever heard in the connection. Otherwise they wait for
+/// the next connection, unless one is in progress.
 // [HS-15]
 fn replaced(conn: &Conn, outbox: &Outbox, incarnation: u64) -> Option<Failure> {
     if conn.is_confirmed() && conn.remote.incarnation != incarnation {
