@@ -157,7 +157,7 @@ impl Source {
         };
         let outcome = Outcome {
             flows: ended.iter().enumerate().map(outcome).collect(),
-            packets: after.tx_packets - before.tx_packets,
+            packets: after.tx_data_packets - before.tx_data_packets,
             timeouts: after.timeouts - before.timeouts,
         };
         goodbye(card, clock)?;
