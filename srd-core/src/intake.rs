@@ -9,8 +9,9 @@ use crate::time::{Span, Time};
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Intake {
-    /// Part of the link, 0.0..=1.0.
+    /// Part of the link to give out, 0.0..=1.0, and the part that the host took in when it was last too slow.
     capacity: f64,
+    speed: f64,
     /// Packets that wait longer than this to be read are queued.
     patience: Span,
     /// When packets were last read, and when the time before.
@@ -34,6 +35,7 @@ impl Intake {
     pub(crate) fn new(patience: Span, now: Time) -> Intake {
         Intake {
             capacity: 1.0,
+            speed: 0.0,
             patience,
             turn: now,
             before: now,
@@ -81,11 +83,12 @@ impl Intake {
         let (taken, busy) = (std::mem::take(&mut self.taken), std::mem::take(&mut self.busy));
         let excess = waited.as_secs_f64() / self.patience.as_secs_f64() - 1.0;
         if excess > 0.0 && taken > 0 {
-            let taken = taken as f64 / busy.as_secs_f64() / rate as f64;
-            let drained = taken * (1.0 - 0.5 * (excess / LONG_QUEUE).min(1.0));
+            self.speed = taken as f64 / busy.as_secs_f64() / rate as f64;
+            let drained = self.speed * (1.0 - 0.5 * (excess / LONG_QUEUE).min(1.0));
             self.capacity = self.capacity.min(drained.max(self.capacity / 2.0));
         } else {
-            let grown = self.capacity * (1.0 + RECOVERY * periods.min(64) as f64);
+            // What was less than that was for the queue, which is gone.
+            let grown = self.capacity.max(self.speed) * (1.0 + RECOVERY * periods.min(64) as f64);
             self.capacity = grown.min(1.0);
         }
     }
