@@ -654,18 +654,8 @@ fn numbers_of_queue_pairs_come_back_late() {
     }
     let all: Vec<u16> = (0..1024).map(|_| world.new_qp(0, |_| ())).collect();
     let Host { card, pd, cq, .. } = &mut world.hosts[0];
-    let ops = SendOps::default();
     let (pd, cq) = (*pd, *cq);
-    let init = QpInit {
-        ty: QpType::Srd,
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        cap: cap(),
-        ops,
-        unsolicited_write_recv: false,
-        inline_write: false,
-    };
+    let init = QpInit::new(QpType::Srd, pd, cq, cap());
     assert!(matches!(card.create_qp(init), Err(CardError::NoMemory(_))));
     assert_eq!(card.device.create_qp_err, 1);
     assert_eq!(std::collections::BTreeSet::from_iter(&all).len(), all.len());
@@ -781,16 +771,7 @@ fn what_a_generation_cannot_do_is_refused() {
     }
     assert_eq!(card.device.reg_mr_err, 2);
     assert!(matches!(card.reg_mr(pd, 0, BASE, 1 << 50, Access::default()), Err(CardError::NoMemory(_))));
-    let base = QpInit {
-        ty: QpType::Srd,
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        cap: cap(),
-        ops: SendOps::default(),
-        unsolicited_write_recv: false,
-        inline_write: false,
-    };
+    let base = QpInit::new(QpType::Srd, pd, cq, cap());
     card.create_qp(base).unwrap();
     let with = |cap| QpInit { cap, ..base };
     for bad in [

@@ -16,7 +16,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use srd_core::{CcChoice, Config, Driver, Ecn, Gather, RxMeta, SourcePort, Time, TxBatch};
 use verbs_shim::{
     Access, Completion, CqId, Nic, NicConfig, PdId, QpCap, QpInit, QpModify, QpType, RawRegion, SendData, SendOp,
-    SendOps, SendWr, Sge,
+    SendWr, Sge,
 };
 
 const QKEY: u32 = 1;
@@ -150,18 +150,7 @@ fn pair() -> [Side; 2] {
         let nic = Nic::over(config, Box::new(wire), Vec::new(), Box::new(())).expect("a card");
         let (pd, cq) = (nic.alloc_pd().expect("room"), nic.create_cq(4 * DEPTH).expect("room"));
         let cap = QpCap { send_wr: DEPTH, recv_wr: 2 * DEPTH, send_sge: 1, recv_sge: 1, inline: 32 };
-        let ops = SendOps::default();
-        let init = QpInit {
-            ty: QpType::Srd,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            cap,
-            ops,
-            unsolicited_write_recv: false,
-            inline_write: false,
-        };
-        let qpn = nic.create_qp(init).expect("room");
+        let qpn = nic.create_qp(QpInit::new(QpType::Srd, pd, cq, cap)).expect("room");
         for change in QpModify::up_to_rts(QKEY, None) {
             nic.modify_qp(qpn, &change).expect("the way up");
         }

@@ -6,7 +6,7 @@ use srd_core::Span;
 use verbs_shim::options::{self, Source};
 use verbs_shim::{
     Access, Completion, CqId, MrKeys, Nic, NicConfig, Opcode, Options, QpCap, QpInit, QpModify, QpType, RawRegion,
-    SendData, SendOp, SendOps, SendWr, Sge, Status,
+    SendData, SendOp, SendWr, Sge, Status,
 };
 
 const QKEY: u32 = 7;
@@ -41,18 +41,7 @@ impl Side {
         let pd = nic.alloc_pd().unwrap();
         let cq = nic.create_cq(1024).unwrap();
         let cap = QpCap { send_wr: 256, recv_wr: 256, send_sge: 1, recv_sge: 1, inline: 0 };
-        let ops = SendOps { read: false, write: false };
-        let init = QpInit {
-            ty: QpType::Srd,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            cap,
-            ops,
-            unsolicited_write_recv: false,
-            inline_write: false,
-        };
-        let qpn = nic.create_qp(init).unwrap();
+        let qpn = nic.create_qp(QpInit::new(QpType::Srd, pd, cq, cap)).unwrap();
         QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());
         let mut memory = vec![0; DEPTH * SIZE];
         // SAFETY: the vector outlives the card, and is not touched while requests are under way.

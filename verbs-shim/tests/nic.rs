@@ -45,16 +45,7 @@ fn side_of(nic: Nic) -> Side {
     let pd = nic.alloc_pd().unwrap();
     let cq = nic.create_cq(256).unwrap();
     let cap = QpCap { send_wr: 64, recv_wr: 64, send_sge: 2, recv_sge: 1, inline: 32 };
-    let init = QpInit {
-        ty: QpType::Srd,
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        cap,
-        ops: SendOps { read: true, write: true },
-        unsolicited_write_recv: false,
-        inline_write: false,
-    };
+    let init = QpInit { ops: SendOps { read: true, write: true }, ..QpInit::new(QpType::Srd, pd, cq, cap) };
     let qpn = nic.create_qp(init).unwrap();
     QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());
     let mut memory: Vec<u8> = (0..1 << 20).map(byte).collect();

@@ -59,16 +59,7 @@ fn side_of(config: NicConfig, qps: usize, sink: Box<dyn NicSink>) -> Side {
 fn init(pd: PdId, cq: CqId) -> QpInit {
     let cap = QpCap { send_wr: 64, recv_wr: 64, send_sge: 1, recv_sge: 1, inline: 32 };
     let ops = SendOps { read: true, write: true };
-    QpInit {
-        ty: QpType::Srd,
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        cap,
-        ops,
-        unsolicited_write_recv: false,
-        inline_write: false,
-    }
+    QpInit { ops, ..QpInit::new(QpType::Srd, pd, cq, cap) }
 }
 
 fn qp(nic: &Nic, pd: PdId, cq: CqId) -> u16 {

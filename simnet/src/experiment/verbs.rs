@@ -90,16 +90,9 @@ impl Verbs {
 
     /// A queue pair that is ready to send.
     fn queue_pair(&mut self, endpoint: &mut Endpoint) -> Result<u16, CardError> {
-        let qpn = self.card.create_qp(QpInit {
-            ty: QpType::Srd,
-            pd: self.pd,
-            send_cq: self.cq,
-            recv_cq: self.cq,
-            cap: QpCap { send_wr: self.depth, recv_wr: 1, send_sge: 1, recv_sge: 1, inline: 0 },
-            ops: SendOps { read: false, write: true },
-            unsolicited_write_recv: false,
-            inline_write: false,
-        })?;
+        let cap = QpCap { send_wr: self.depth, recv_wr: 1, send_sge: 1, recv_sge: 1, inline: 0 };
+        let ops = SendOps { read: false, write: true };
+        let qpn = self.card.create_qp(QpInit { ops, ..QpInit::new(QpType::Srd, self.pd, self.cq, cap) })?;
         for change in QpModify::up_to_rts(QKEY, None) {
             self.card.modify_qp(endpoint, qpn, &change)?;
         }

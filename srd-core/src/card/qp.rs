@@ -69,6 +69,22 @@ pub struct QpInit {
     pub inline_write: bool,
 }
 
+impl QpInit {
+    /// A queue pair with one completion queue, which sends and receives and has none of what has to be asked for.
+    pub fn new(ty: QpType, pd: PdId, cq: CqId, cap: QpCap) -> QpInit {
+        QpInit {
+            ty,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            cap,
+            ops: SendOps::default(),
+            unsolicited_write_recv: false,
+            inline_write: false,
+        }
+    }
+}
+
 /// Capacities of a queue pair (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpCap {
@@ -336,10 +352,7 @@ mod tests {
 
     fn qp() -> QueuePair {
         let cap = QpCap { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline: 0 };
-        let (pd, cq) = (PdId(0), CqId(0));
-        let (ty, ops) = (QpType::Srd, SendOps::default());
-        let (send_cq, recv_cq, unsolicited_write_recv, inline_write) = (cq, cq, false, false);
-        QueuePair::new(1, QpInit { ty, pd, send_cq, recv_cq, cap, ops, unsolicited_write_recv, inline_write })
+        QueuePair::new(1, QpInit::new(QpType::Srd, PdId(0), CqId(0), cap))
     }
 
     #[test]

@@ -182,16 +182,8 @@ impl<M: HostMemory> World<M> {
 
     pub fn new_qp(&mut self, i: usize, change: impl FnOnce(&mut QpInit)) -> u16 {
         let host = &mut self.hosts[i];
-        let mut init = QpInit {
-            ty: QpType::Srd,
-            pd: host.pd,
-            send_cq: host.cq,
-            recv_cq: host.cq,
-            cap: cap(),
-            ops: SendOps { read: true, write: true },
-            unsolicited_write_recv: false,
-            inline_write: true,
-        };
+        let mut init = QpInit::new(QpType::Srd, host.pd, host.cq, cap());
+        (init.ops, init.inline_write) = (SendOps { read: true, write: true }, true);
         change(&mut init);
         // Those that cannot write cannot do so inline.
         init.inline_write &= init.ops.write;

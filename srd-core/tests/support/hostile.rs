@@ -90,18 +90,8 @@ impl Duel {
 
     pub fn new_qp(&mut self) {
         let cap = QpCap { send_wr: 64, recv_wr: 64, send_sge: 2, recv_sge: 3, inline: 32 };
-        let (pd, send_cq, recv_cq) = (self.pd, self.cq, self.cq);
         let ops = SendOps { read: true, write: true };
-        let init = QpInit {
-            ty: QpType::Srd,
-            pd,
-            send_cq,
-            recv_cq,
-            cap,
-            ops,
-            unsolicited_write_recv: false,
-            inline_write: false,
-        };
+        let init = QpInit { ops, ..QpInit::new(QpType::Srd, self.pd, self.cq, cap) };
         let Ok(qpn) = self.card.create_qp(init) else { return };
         for change in QpModify::up_to_rts(QKEY, Some(2)) {
             self.card.modify_qp(&mut self.victim, qpn, &change).unwrap();

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use srd_core::card::{CardEvent, QpCap, QpInit, QpModify, QpType, SendData, SendOp, SendOps, SendWr, Sge};
+use srd_core::card::{CardEvent, QpCap, QpInit, QpModify, QpType, SendData, SendOp, SendWr, Sge};
 use srd_core::{Ecn, Gather, RxMeta, Span, TxBatch};
 
 use super::*;
@@ -89,18 +89,7 @@ impl Lone {
             let card = &mut engine.upper;
             let (pd, cq) = (card.alloc_pd()?, card.create_cq(16)?);
             let cap = QpCap { send_wr: 16, recv_wr: 16, send_sge: 1, recv_sge: 1, inline: 32 };
-            let (ty, ops) = (QpType::Srd, SendOps::default());
-            let init = QpInit {
-                ty,
-                pd,
-                send_cq: cq,
-                recv_cq: cq,
-                cap,
-                ops,
-                unsolicited_write_recv: false,
-                inline_write: false,
-            };
-            let qpn = card.create_qp(init)?;
+            let qpn = card.create_qp(QpInit::new(QpType::Srd, pd, cq, cap))?;
             for change in QpModify::up_to_rts(1, None) {
                 card.modify_qp(&mut engine.endpoint, qpn, &change)?;
             }
