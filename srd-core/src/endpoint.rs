@@ -749,13 +749,7 @@ impl Endpoint {
     /// whether it added any.
     pub fn poll_transmit<U: Upper>(&mut self, now: Time, upper: &mut U, batch: &mut TxBatch) -> bool {
         // Beside what a connection sends, never in its place: strangers may ask without an end.
-        let reply = self.replies.pop();
-        if let Some(reply) = &reply {
-            let source = self.any_source();
-            write_control(reply.to, reply.from, source, &reply.bytes, batch);
-            self.stats.tx_packets += 1;
-            self.stats.tx_bytes += reply.bytes.len() as u64;
-        }
+        let answered = !self.replies.is_empty() && self.transmit_reply(batch);
         while let Some(slot) = self.whose_turn(now) {
             let source = self.any_source();
             let mut scratch = std::mem::take(&mut self.scratch);
@@ -780,7 +774,17 @@ impl Endpoint {
                 self.timers.set(slot as u32, deadline, now);
             }
         }
-        reply.is_some()
+        answered
+    }
+
+    #[cold]
+    fn transmit_reply(&mut self, batch: &mut TxBatch) -> bool {
+        let Some(reply) = self.replies.pop() else { return false };
+        let source = self.any_source();
+        write_control(reply.to, reply.from, source, &reply.bytes, batch);
+        self.stats.tx_packets += 1;
+        self.stats.tx_bytes += reply.bytes.len() as u64;
+        true
     }
 
     /// Ends the messages to a peer whose memory turned out to be gone. The burst that was written may speak of it, too: it
