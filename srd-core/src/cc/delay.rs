@@ -48,6 +48,8 @@ const SHARE_GROWTH: f64 = 1.5;
 const CALM_ROUNDS: u32 = 8;
 /// The queue that is aimed at, in targets.
 const SETPOINT: f64 = 0.5;
+/// What a round counts as at least in which most paths were marked, in targets.
+const MARKED_QUEUE: f64 = 1.0;
 /// What is left of the rate during a look at the network without us.
 const DRAINED: f64 = 0.1;
 /// Rate limit where the link's rate is not known: 400 Gbit/s in bytes per second.
@@ -257,7 +259,9 @@ impl Controller for Delay {
         }
         let t = self.tuning;
         let target = self.target().as_secs_f64();
-        let queue = round.queue_delay.map_or(0.0, Span::as_secs_f64) / target;
+        let seen = round.queue_delay.map_or(0.0, Span::as_secs_f64) / target;
+        // A switch marks where it wants no longer queue, whatever of it was seen.
+        let queue = if round.marked { seen.max(MARKED_QUEUE) } else { seen };
         // A round may last many round trips when the rate is below a packet per round trip; then what is done in it
         // counts for all of them.
         let step = ((self.base.as_secs_f64() + target) / round.length.as_secs_f64().max(1e-9)).min(1.0);
@@ -281,7 +285,7 @@ impl Controller for Delay {
         let congested_loss = round.loss > LOSS_CONGESTION;
         let stuck = queue > 1.0 && queue > self.last_queue * 0.95;
         self.stuck_rounds = if stuck { self.stuck_rounds + 1 } else { 0 };
-        if queue > SETPOINT || round.marked || congested_loss {
+        if queue > SETPOINT || congested_loss {
             // Who has no more than its share leaves the draining of a queue to the rate in use.
             let fair = self.share.is_some_and(|s| level <= s);
             let mut factor = if fair { 1.0 } else { 1.0 - t.integral * step * (queue - SETPOINT).clamp(0.0, 1.0) };
@@ -450,22 +454,29 @@ mod tests {
         assert_eq!(delay.rate(), 8_972.0);
     }
 
+    /// A round in which nothing happened, advised to use the whole link.
+    fn round(length: Span) -> RoundSample {
+        RoundSample {
+            queue_delay: Some(Span::ZERO),
+            loss: 0.0,
+            marked: false,
+            limited: true,
+            delivery_rate: 0.0,
+            host_delay: Span::ZERO,
+            share: Some(LINK),
+            length,
+        }
+    }
+
     #[test]
     fn a_round_without_our_part_of_the_queue_changes_nothing_else() {
         let mut delay = advised(LINK);
         delay.drain();
         assert_eq!(delay.rate(), LINK * DRAINED);
         assert!(delay.window() as f64 <= LINK * DRAINED * (BASE + delay.target()).as_secs_f64());
-        delay.on_round(&RoundSample {
-            queue_delay: Some(delay.target() * 9),
-            loss: 0.9,
-            marked: true,
-            limited: true,
-            delivery_rate: LINK / 1e3,
-            host_delay: Span::ZERO,
-            share: Some(LINK),
-            length: BASE,
-        });
+        let queue = Some(delay.target() * 9);
+        let delivery_rate = LINK / 1e3;
+        delay.on_round(&RoundSample { queue_delay: queue, loss: 0.9, marked: true, delivery_rate, ..round(BASE) });
         assert_eq!(delay.rate(), LINK);
         // Who sends a packet per round trip has none in a queue.
         let packet = delay.packet_rate();
@@ -479,16 +490,7 @@ mod tests {
         let mut delay = advised(LINK);
         for _ in 0..rounds {
             let queue = delay.target() * targets;
-            delay.on_round(&RoundSample {
-                queue_delay: Some(queue),
-                loss: 0.0,
-                marked: false,
-                limited: true,
-                delivery_rate: 0.0,
-                host_delay: Span::ZERO,
-                share: Some(LINK),
-                length: BASE + queue,
-            });
+            delay.on_round(&RoundSample { queue_delay: Some(queue), ..round(BASE + queue) });
         }
         delay.level / LINK
     }
@@ -502,6 +504,27 @@ mod tests {
         assert!(long < 0.7, "{long}");
     }
 
+    #[test]
+    fn marks_slow_a_sender_down_where_it_sees_no_queue() {
+        const LEVEL: f64 = LINK / 2.0;
+        let after = |marked, share| {
+            let mut delay = advised(LINK);
+            delay.share = share;
+            delay.set_level(LEVEL, 1.0);
+            delay.on_round(&RoundSample { marked, share, ..round(BASE * 2) });
+            (delay.level / LEVEL, delay.rate() / LEVEL)
+        };
+        let Tuning { integral, proportional, .. } = Tuning::default();
+        // Nobody tells it a share: less for good, and less at once.
+        let (level, rate) = after(true, None);
+        assert!((level - (1.0 - integral * 0.5)).abs() < 1e-6, "{level}");
+        assert!((rate - level * (1.0 - proportional * 0.5)).abs() < 1e-6, "{rate}");
+        // Who has no more than its share sends less until the marks end.
+        assert_eq!(after(true, Some(LEVEL)), (1.0, 1.0 - proportional * 0.5));
+        assert!(after(false, None).0 > 1.0);
+        assert_eq!(after(false, Some(LEVEL)), (1.0, 1.0));
+    }
+
     /// What is left of a rate of `level` times 1 GB/s after a round of `length` with a queue of so many targets; that is
     /// the receiver's advice, too, if it gives any.
     fn after_round(level: f64, share: bool, queue: f64, loss: f64, length: Span) -> f64 {
@@ -509,16 +532,8 @@ mod tests {
         let mut delay = advised(SHARE);
         delay.share = share.then_some(SHARE);
         delay.set_level(SHARE * level, 1.0);
-        delay.on_round(&RoundSample {
-            queue_delay: Some(Span::from_secs_f64(delay.target().as_secs_f64() * queue)),
-            loss,
-            marked: false,
-            limited: false,
-            delivery_rate: 0.0,
-            host_delay: Span::ZERO,
-            share: delay.share,
-            length,
-        });
+        let queue_delay = Some(Span::from_secs_f64(delay.target().as_secs_f64() * queue));
+        delay.on_round(&RoundSample { queue_delay, loss, limited: false, share: delay.share, ..round(length) });
         delay.level / SHARE
     }
 
