@@ -5,6 +5,8 @@
 //! messages in progress; a message that was not taken gets a new id for its next attempt, so an id is delivered at most
 //! once whatever the network does with old packets.
 
+mod queue;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -14,6 +16,7 @@ use crate::seq::{Seq, SeqRing};
 use crate::time::Time;
 use crate::upper::{Failure, Token};
 use crate::wire::{BLOCK, fragment_len};
+use queue::{Place, Queue};
 
 /// A piece of a message, as a packet carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +56,8 @@ struct Message {
 pub(crate) struct Outbox {
     slots: Vec<Message>,
     free: Vec<u32>,
-    /// Messages with bytes that were never sent: short ones, in order, and long ones, of which the first few take turns.
-    short: VecDeque<u32>,
-    long: VecDeque<u32>,
-    /// Which of the two is served now, and how many bytes that turn has had.
-    serving_long: bool,
-    turn: u32,
+    /// Messages with bytes that were never sent.
+    queue: Queue,
     /// Lost pieces.
     again: VecDeque<Piece>,
     /// Lost pieces that are all of their message, too long for a packet now, and wait until the peer may keep another message
@@ -77,20 +76,12 @@ pub(crate) struct Outbox {
     live: u32,
 }
 
-/// Bytes of a turn, so that short messages do not wait for gigabytes; longer messages than this are long.
-const TURN_BYTES: u32 = 64 * 1024;
-/// Long messages that take turns. Few, so that the first is done soon and the receiver has few half-done ones.
-const LONG_IN_TURN: usize = 4;
-
 impl Outbox {
     pub(crate) fn new() -> Outbox {
         Outbox {
             slots: Vec::new(),
             free: Vec::new(),
-            short: VecDeque::new(),
-            long: VecDeque::new(),
-            serving_long: false,
-            turn: 0,
+            queue: Queue::default(),
             again: VecDeque::new(),
             whole: Vec::new(),
             ids: SeqRing::new(Seq(0)),
@@ -189,58 +180,13 @@ impl Outbox {
     fn enqueue(&mut self, slot: u32) {
         let out = &self.slots[slot as usize].out;
         self.waiting += cost(out);
-        if out.len > TURN_BYTES { self.long.push_back(slot) } else { self.short.push_back(slot) }
+        self.queue.push(slot, out.len);
     }
 
-    /// The message whose turn it is, and where it stands: in the long queue or the short one, at which place. One that the
-    /// peer has no room for is passed over for one that has begun.
+    /// The message whose turn it is; one that the peer has no room for is passed over for one that has begun.
     #[inline]
-    fn front(&self) -> Option<(bool, usize, u32)> {
-        // Nearly always the first.
-        let long = self.serving_long;
-        match self.queue(long).front() {
-            Some(&first) if self.may_go_on(first) => Some((long, 0, first)),
-            _ => self.begun(long).or_else(|| self.begun(!long)),
-        }
-    }
-
-    /// The first message in this queue that may go on. Of short ones that is the first or none.
-    fn begun(&self, long: bool) -> Option<(bool, usize, u32)> {
-        let queue = self.queue(long);
-        let some = if long { LONG_IN_TURN } else { 1 };
-        let place = queue.iter().take(some).position(|&slot| self.may_go_on(slot))?;
-        Some((long, place, queue[place]))
-    }
-
-    #[inline]
-    fn queue(&self, long: bool) -> &VecDeque<u32> {
-        if long { &self.long } else { &self.short }
-    }
-
-    /// The message at this place had `len` bytes sent, and is `done` or goes on.
-    #[inline]
-    fn served(&mut self, long: bool, place: usize, len: u32, done: bool) {
-        if long != self.serving_long {
-            self.serving_long = long;
-            self.turn = 0;
-        }
-        self.turn += len;
-        let over = self.turn >= TURN_BYTES;
-        let queue = if long { &mut self.long } else { &mut self.short };
-        if done {
-            if place == 0 {
-                queue.pop_front();
-            } else {
-                queue.remove(place);
-            }
-        } else if over && long {
-            let slot = queue.remove(place).expect("it was served");
-            queue.insert(queue.len().min(LONG_IN_TURN - 1), slot);
-        }
-        if over {
-            self.serving_long = !long;
-            self.turn = 0;
-        }
+    fn front(&self) -> Option<Place> {
+        self.queue.front(|slot| self.may_go_on(slot))
     }
 
     /// Cuts the next piece that fits into `room` bytes of a packet (`fresh`: of a packet that is still empty), or `None`
@@ -273,7 +219,8 @@ impl Outbox {
             }
             return Some(Cut { piece: Piece { len, ..piece }, token: out.token, total, again: true });
         }
-        let (long, place, slot) = self.front()?;
+        let place = self.front()?;
+        let slot = place.slot;
         let message = &self.slots[slot as usize];
         let (out, offset) = (message.out, message.next);
         let left = out.len - offset;
@@ -290,7 +237,7 @@ impl Outbox {
         message.id = Some(id);
         message.next += len;
         self.waiting = self.waiting.saturating_sub(u64::from(len));
-        self.served(long, place, len, len == left);
+        self.queue.served(place, len, len == left);
         if len == left {
             let framing = OVERHEAD + u64::from(out.header_len);
             self.waiting = if self.is_waiting() { self.waiting.saturating_sub(framing) } else { 0 };
@@ -375,7 +322,7 @@ impl Outbox {
     pub(crate) fn next_fits(&self, room: usize, full_room: usize) -> bool {
         let (out, left) = match (self.next_again(), self.front()) {
             (Some(piece), _) => (&self.slots[piece.slot as usize].out, piece.len),
-            (None, Some((_, _, slot))) => {
+            (None, Some(Place { slot, .. })) => {
                 let message = &self.slots[slot as usize];
                 (&message.out, message.out.len - message.next)
             }
@@ -387,7 +334,7 @@ impl Outbox {
 
     /// Whether anything waits to be sent.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.has_again() || !self.short.is_empty() || !self.long.is_empty()
+        self.has_again() || !self.queue.is_empty()
     }
 
     /// Queues the messages whose pause is over.
@@ -403,20 +350,18 @@ impl Outbox {
 
     /// Fails queued messages that are longer than the peer accepts. Nothing may be in progress.
     pub(crate) fn fail_longer_than(&mut self, max: u32, mut f: impl FnMut(Token)) {
-        for queue in [&mut self.short, &mut self.long] {
-            queue.retain(|&slot| {
-                let out = &self.slots[slot as usize].out;
-                let fits = out.len <= max;
-                if !fits {
-                    self.waiting = self.waiting.saturating_sub(cost(out));
-                    self.live -= 1;
-                    self.free.push(slot);
-                    f(out.token);
-                    self.slots[slot as usize].live = false;
-                }
-                fits
-            });
-        }
+        self.queue.retain(|slot| {
+            let out = &self.slots[slot as usize].out;
+            let fits = out.len <= max;
+            if !fits {
+                self.waiting = self.waiting.saturating_sub(cost(out));
+                self.live -= 1;
+                self.free.push(slot);
+                f(out.token);
+                self.slots[slot as usize].live = false;
+            }
+            fits
+        });
     }
 
     /// Fails everything: the connection ended.
@@ -444,16 +389,14 @@ impl Outbox {
         }
         if self.live < before {
             // Those that waited for their first packet, or for a receiver that was not ready.
-            let Outbox { slots, short, long, backoff, waiting, .. } = self;
-            for queue in [short, long] {
-                queue.retain(|&slot| {
-                    let message = &slots[slot as usize];
-                    if !message.live {
-                        *waiting = waiting.saturating_sub(cost(&message.out));
-                    }
-                    message.live
-                });
-            }
+            let Outbox { slots, queue, backoff, waiting, .. } = self;
+            queue.retain(|slot| {
+                let message = &slots[slot as usize];
+                if !message.live {
+                    *waiting = waiting.saturating_sub(cost(&message.out));
+                }
+                message.live
+            });
             backoff.retain(|Reverse((_, slot))| slots[*slot as usize].live);
         }
         before - self.live
@@ -492,8 +435,7 @@ impl Outbox {
         let message = &self.slots[slot as usize];
         if message.next < message.out.len {
             self.waiting = self.waiting.saturating_sub(cost(&message.out) - u64::from(message.next));
-            let long = message.out.len > TURN_BYTES;
-            if long { &mut self.long } else { &mut self.short }.retain(|&s| s != slot);
+            self.queue.remove(slot, message.out.len);
         }
     }
 
@@ -558,6 +500,7 @@ fn cut_len(out: &Outbound, left: u32, room: usize, fresh: bool, full_room: usize
 
 #[cfg(test)]
 mod tests {
+    use super::queue::{LONG_IN_TURN, TURN_BYTES};
     use super::*;
 
     const ROOM: usize = 1400;
