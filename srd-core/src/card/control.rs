@@ -1,8 +1,8 @@
 //! Commands: make, change and destroy the objects of a card.
 
 use super::cq::CompletionQueue;
+use super::ends::{End, Which};
 use super::qp::{QueuePair, Recv};
-use super::requester::{End, Which};
 use super::{
     Access, Ah, Card, CardError, CqId, Gid, Handle, HostMemory, MrKeys, NO_CQ, NO_PD, NO_QP, Pd, PdId, QPN_SLOT_BITS,
     QpAttr, QpInit, QpModify, QpState, QpType, Sge, Status, UNKNOWN_AH, below, profile::caps,

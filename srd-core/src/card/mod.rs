@@ -8,7 +8,8 @@
 //! | module | what it is for |
 //! |---|---|
 //! | `control` | commands: make, change and destroy objects |
-//! | `requester`, `out` | work requests on their way out, and how they end; their messages |
+//! | `requester`, `out` | work requests on their way out; their messages |
+//! | `ends` | how things end that are under way |
 //! | `responder` | messages of peers: where they go, or why not |
 //! | `local` | messages of the card to itself |
 //! | `ahead` | which receive buffers are fetched into the cache early |
@@ -21,6 +22,7 @@ mod ahead;
 mod control;
 mod counters;
 mod cq;
+mod ends;
 mod gid;
 mod header;
 mod local;

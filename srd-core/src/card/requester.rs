@@ -1,15 +1,12 @@
-//! Work requests on their way out, and how they end.
+//! Work requests on their way out.
 
 use std::num::NonZeroU32;
 
 use super::header::{Header, Route};
-use super::memory::{Regions, Segment, Use};
+use super::memory::{Segment, Use};
 use super::out::{Kind, Out, Request};
-use super::qp::{QpState, QpType, Recv};
-use super::{
-    Card, CardError, CardEvent, CardFaults, CqId, Gid, HostMemory, MAX_NOTES, NO_QP, Opcode, Sge, Status, Trouble,
-    UNKNOWN_AH,
-};
+use super::qp::{QpState, QpType};
+use super::{Card, CardError, CardFaults, CqId, HostMemory, NO_QP, Opcode, Sge, Status, UNKNOWN_AH};
 use crate::endpoint::{Endpoint, Outbound, PeerId, RnrRetry, SendError};
 use crate::time::{Span, Time};
 use crate::upper::{Failure, Token, Upper as _};
@@ -75,31 +72,10 @@ const PER_DRAIN: usize = 1024;
 /// later is discarded; short for a program that waits for the completion.
 pub(super) const UD_PATIENCE: Span = Span::from_secs(1);
 
-/// How long a peer that closed counts as gone: requests to it fail at once. After that they try again whether it is back.
-pub(super) const CLOSED_FOR: Span = Span::from_secs(5);
-
 /// Datagrams under way that are done already, and buffers that are kept for the next copies. A datagram is done when it is
 /// sent, which programs rely on; beyond this number they are done when they have arrived (or not), so that a program cannot
 /// send faster than the network takes.
-const MAX_COPIES: usize = 1024;
-
-/// Which of the things under way are to be ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Which {
-    /// Those of a queue pair.
-    Qp(u16),
-    /// Those that use an address handle.
-    Ah(super::PdId, u16),
-    /// Those that speak of a region, by its lkey.
-    Region(u32),
-}
-
-/// How to end them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
-    Silently,
-    With(Status),
-}
+pub(super) const MAX_COPIES: usize = 1024;
 
 impl<M: HostMemory> Card<M> {
     /// Posts sends, in order, up to the first one that cannot be posted. Returns how many were. Errors of a request that
@@ -350,263 +326,6 @@ impl<M: HostMemory> Card<M> {
         self.entry(peer).is_none_or(|e| e.serving < MAX_SERVING)
     }
 
-    /// The transport is done with a message.
-    pub(super) fn settle(&mut self, token: Token, outcome: Result<(), Failure>) {
-        let slot = token.0 as usize;
-        let Some(out) = self.outs.get(slot) else { return };
-        let status = match outcome {
-            Ok(()) => Status::Ok,
-            // What becomes of datagrams is nobody's business.
-            Err(_) if out.kind == Kind::Datagram => Status::Ok,
-            Err(failure) => status_of(failure),
-        };
-        let (kind, Request { peer, qpn, .. }) = (out.kind, out.request);
-        self.end_out(slot, End::With(status));
-        // The connection goes on, and its other side waits.
-        if let (Kind::Data(id), Err(Failure::MemoryGone | Failure::TooLong { .. })) = (kind, outcome) {
-            self.answer(peer, qpn, id, Err(Status::BadAddress));
-        }
-    }
-
-    /// A message is over.
-    #[inline]
-    fn end_out(&mut self, slot: usize, end: End) {
-        let out = &mut self.outs[slot];
-        let (request, len, kind, done) = (out.request, out.len, out.kind, out.done);
-        self.regions.release_all(&out.segments);
-        if out.copy.capacity() > 0 {
-            let copy = std::mem::take(&mut out.copy);
-            if self.free_copies.len() < MAX_COPIES {
-                self.free_copies.push(copy);
-            }
-        }
-        self.outs.give_back(slot);
-        if done {
-            self.done_datagrams -= 1;
-            return;
-        }
-        let opcode = match kind {
-            Kind::Free => return,
-            Kind::Send | Kind::Datagram => Opcode::Send,
-            Kind::Write => Opcode::RdmaWrite,
-            Kind::Request(id) => {
-                match (self.reads.get_mut(id), end) {
-                    (Some(read), End::With(Status::Ok)) => read.requested = true,
-                    (Some(_), end) => self.end_read(id, end),
-                    // The data was faster than the acknowledgement of the request.
-                    (None, _) => {}
-                }
-                return;
-            }
-            Kind::Data(_) | Kind::Fail => {
-                // The entry has another id if the peer was forgotten meanwhile.
-                if let Some(entry) = self.entry_mut(request.peer) {
-                    entry.serving -= 1;
-                }
-                if end == End::With(Status::Ok) {
-                    self.port.rdma_read_resp_bytes += u64::from(len);
-                }
-                return;
-            }
-        };
-        if let End::With(status) = end {
-            self.finish(&request, opcode, status, len);
-        }
-    }
-
-    /// A read is over: its buffer is the program's again, and whatever of its data still comes is refused.
-    // [CARD-8]
-    pub(super) fn end_read(&mut self, id: u32, end: End) {
-        let Some(read) = self.reads.remove(id) else { return };
-        self.regions.release(&read.seg);
-        if let Some(place) = read.place {
-            self.places[place].revoke(Status::Flushed);
-        }
-        if let End::With(status) = end {
-            self.finish(&read.request, Opcode::RdmaRead, status, read.seg.len);
-        }
-    }
-
-    /// Completes a work request of the send queue. Its queue pair is there, for what it has under way ends with it.
-    #[inline(always)]
-    fn finish(&mut self, request: &Request, opcode: Opcode, status: Status, len: u32) {
-        let len = u64::from(len);
-        let ok = status == Status::Ok;
-        match opcode {
-            Opcode::RdmaRead if ok => {
-                (self.port.rdma_read_wrs, self.port.rdma_read_bytes) =
-                    (self.port.rdma_read_wrs + 1, self.port.rdma_read_bytes + len)
-            }
-            Opcode::RdmaRead => self.port.rdma_read_wr_err += 1,
-            Opcode::RdmaWrite if ok => {
-                (self.port.rdma_write_wrs, self.port.rdma_write_bytes) =
-                    (self.port.rdma_write_wrs + 1, self.port.rdma_write_bytes + len)
-            }
-            Opcode::RdmaWrite => self.port.rdma_write_wr_err += 1,
-            _ if ok => {
-                (self.port.send_wrs, self.port.send_bytes) = (self.port.send_wrs + 1, self.port.send_bytes + len)
-            }
-            _ => {}
-        }
-        if !ok && status != Status::Flushed {
-            self.note(request, opcode, status);
-        }
-        let Request { wr_id, cq, qpn, .. } = *request;
-        self.complete(cq, |entry| (entry.wr_id, entry.status, entry.opcode, entry.qpn) = (wr_id, status, opcode, qpn));
-    }
-
-    #[cold]
-    fn note(&mut self, request: &Request, opcode: Opcode, status: Status) {
-        let Request { wr_id, peer, qpn, remote_qpn, ah, .. } = *request;
-        let Some(pd) = self.qp(qpn).map(|qp| qp.init.pd) else { return };
-        let ah = self.pds[pd.0 as usize].ahs.get(ah as usize).and_then(Option::as_ref);
-        let (gid, peer) = ah.map_or((Gid::default(), peer), |ah| (ah.gid, ah.peer(remote_qpn)));
-        if self.troubles.len() == MAX_NOTES {
-            self.troubles.pop_front();
-        }
-        self.troubles.push_back(Trouble { status, opcode, wr_id, qpn, remote_qpn, gid, peer });
-    }
-
-    /// Ends everything under way that `which` picks: sends, reads, and places of messages that are half here. Memory that
-    /// they spoke of is not touched after this call.
-    pub(super) fn end_all(&mut self, endpoint: &mut Endpoint, which: Which, end: End) {
-        let mut doomed: Vec<usize> = Vec::new();
-        for (slot, out) in self.outs.iter_mut() {
-            let picked = match which {
-                // What is only told to a peer, and datagrams that are done, survive it.
-                Which::Qp(qpn) => out.request.qpn == qpn && out.kind != Kind::Fail && !out.done,
-                Which::Ah(pd, ah) => {
-                    let Request { qpn, ah: its, .. } = out.request;
-                    let slot = ((qpn & super::QPN_SLOT_MASK) >> self.unit.bits()) as usize;
-                    let qp = self.qps.get(slot).and_then(Option::as_deref);
-                    !out.done && its == ah && qp.is_some_and(|qp| qp.qpn == qpn && qp.init.pd == pd)
-                }
-                Which::Region(lkey) => out.segments.iter().any(|seg| Regions::<M>::is_of(seg, lkey)),
-            };
-            if picked {
-                out.doomed = true;
-                doomed.push(slot);
-            }
-        }
-        self.withdraw(endpoint, &doomed);
-        let refusal = if let Which::Qp(_) = which { Status::BadDestQpn } else { Status::BadAddress };
-        for slot in doomed {
-            let Out { kind, request: Request { peer, qpn, .. }, .. } = self.outs[slot];
-            self.end_out(slot, end);
-            // [CARD-13]
-            if let Kind::Data(id) = kind {
-                self.answer(peer, qpn, id, Err(refusal));
-            }
-        }
-        let reads: Vec<u32> = self
-            .reads
-            .iter()
-            .filter(|read| match which {
-                Which::Qp(qpn) => read.request.qpn == qpn,
-                Which::Ah(pd, ah) => {
-                    read.request.ah == ah && self.qp(read.request.qpn).is_some_and(|qp| qp.init.pd == pd)
-                }
-                Which::Region(lkey) => read.seg.len > 0 && Regions::<M>::is_of(&read.seg, lkey),
-            })
-            .map(|read| read.id)
-            .collect();
-        for id in reads {
-            self.end_read(id, end);
-        }
-        self.revoke(which, end);
-    }
-
-    /// Takes messages that are marked as doomed back from wherever they wait.
-    fn withdraw(&mut self, endpoint: &mut Endpoint, doomed: &[usize]) {
-        if doomed.is_empty() {
-            return;
-        }
-        let outs = &self.outs;
-        let mut peers: Vec<PeerId> = doomed.iter().filter_map(|&slot| outs[slot].request.peer).collect();
-        peers.sort_unstable();
-        peers.dedup();
-        for peer in peers {
-            endpoint.withdraw(peer, |token| outs[token.0 as usize].doomed);
-        }
-        let gone = |out: usize| outs[out].doomed;
-        let half = self.local.remove(gone);
-        self.queued.retain(|&out| !gone(out));
-        self.vain_offers = 0;
-        for qp in self.qps.iter_mut().flatten().filter(|qp| !qp.parked.is_empty()) {
-            qp.parked.retain(|&out| !gone(out as usize));
-        }
-        if let Some(place) = half {
-            self.abandoned(place);
-        }
-    }
-
-    /// Gives up datagrams that nobody has acknowledged for long.
-    pub(super) fn expire_datagrams(&mut self, endpoint: &mut Endpoint) -> bool {
-        let mut doomed = Vec::new();
-        while let Some(&(at, slot, number)) = self.datagrams.front() {
-            if self.outs.get(slot).is_some_and(|out| out.number == Some(number)) {
-                if at > self.now {
-                    break;
-                }
-                self.outs[slot].doomed = true;
-                doomed.push(slot);
-            }
-            self.datagrams.pop_front();
-        }
-        self.withdraw(endpoint, &doomed);
-        for &slot in &doomed {
-            self.end_out(slot, End::With(Status::Ok));
-        }
-        !doomed.is_empty()
-    }
-
-    /// The connection with a peer is over: data that it owed will not come, and it expects none. What waits here for the peer
-    /// ends like what waited in the transport, for the next to be heard from its address may be someone else.
-    // [CARD-12]
-    pub(super) fn lost_peer(&mut self, peer: PeerId, why: Option<Failure>) {
-        if why == Some(Failure::Unresponsive) {
-            self.port.unresponsive_remote_events += 1;
-            if let Some(gid) = self.entry(Some(peer)).map(|e| e.gid) {
-                self.emit(CardEvent::Unresponsive(gid));
-            }
-        }
-        let failure = why.unwrap_or(Failure::PeerRestarted);
-        let mut waiting = Vec::new();
-        let outs = &self.outs;
-        let mut stays = |out: usize| {
-            let Out { kind, request, .. } = &outs[out];
-            let ends = request.peer == Some(peer) && (why.is_some() || kind.is_answer());
-            if ends {
-                waiting.push(out);
-            }
-            !ends
-        };
-        self.queued.retain(|&out| stays(out));
-        self.vain_offers = 0;
-        for qp in self.qps.iter_mut().flatten() {
-            qp.parked.retain(|&out| stays(out as usize));
-        }
-        for out in waiting {
-            self.settle(Token(out as u64), Err(failure));
-        }
-        let owed: Vec<u32> = self
-            .reads
-            .iter()
-            .filter(|read| read.request.peer == Some(peer) && read.requested)
-            .map(|read| read.id)
-            .collect();
-        for id in owed {
-            self.end_read(id, End::With(status_of(failure)));
-        }
-    }
-
-    /// Completes a receive with an error.
-    pub(super) fn fail_recv(&mut self, cq: CqId, qpn: u16, recv: &Recv, status: Status) {
-        self.complete(cq, |entry| {
-            (entry.wr_id, entry.status, entry.opcode, entry.qpn) = (recv.wr_id, status, Opcode::Recv, qpn);
-        });
-    }
-
     #[inline]
     pub(super) fn out_payload(&self, token: Token, mut offset: u32, len: usize) -> &[u8] {
         let out = &self.outs[token.0 as usize];
@@ -649,18 +368,4 @@ fn copied<'a>(free: &mut Vec<Vec<u8>>, slices: impl IntoIterator<Item = &'a [u8]
     copy.clear();
     slices.into_iter().for_each(|slice| copy.extend_from_slice(slice));
     copy
-}
-
-fn status_of(failure: Failure) -> Status {
-    match failure {
-        Failure::Unreachable => Status::UnreachRemote,
-        Failure::Unresponsive => Status::UnrespRemote,
-        Failure::PeerRestarted => Status::Abort,
-        Failure::PeerClosed => Status::BadDestQpn,
-        Failure::TooLong { .. } => Status::LocalBadLength,
-        Failure::NotReady => Status::Rnr,
-        Failure::Refused(code) => Status::from_peer(code),
-        Failure::Closed => Status::Flushed,
-        Failure::MemoryGone => Status::InvalidLkey,
-    }
 }

@@ -1,11 +1,11 @@
 //! Messages of peers: where they go, or why they do not.
 
+use super::ends::{CLOSED_FOR, End, Which};
 use super::header::{Header, Route};
 use super::memory::{Regions, Segment, Segments, Use};
 use super::out::Kind;
 use super::profile::MAX_SGE;
 use super::qp::{QpType, QueuePair, Recv};
-use super::requester::{CLOSED_FOR, End, Which};
 use super::slots::Slot;
 use super::{Card, GRH_LEN, Gid, HostMemory, Opcode, PeerEntry, Status, UNKNOWN_AH};
 use crate::endpoint::PeerId;

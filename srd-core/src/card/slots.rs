@@ -64,11 +64,6 @@ impl<T: Slot> Slots<T> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.slots.iter().enumerate().filter(|(_, it)| !it.is_free())
     }
-
-    /// The same, to change them.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
-        self.slots.iter_mut().enumerate().filter(|(_, it)| !it.is_free())
-    }
 }
 
 impl<T> Index<usize> for Slots<T> {
