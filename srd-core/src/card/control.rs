@@ -2,10 +2,11 @@
 
 use super::cq::CompletionQueue;
 use super::ends::{End, Which};
+use super::peers::{Ah, Handle};
 use super::qp::{QueuePair, Recv};
 use super::{
-    Access, Ah, Card, CardError, CqId, Gid, Handle, HostMemory, MrKeys, NO_CQ, NO_PD, NO_QP, Pd, PdId, QPN_SLOT_BITS,
-    QpAttr, QpInit, QpModify, QpState, QpType, Sge, Status, UNKNOWN_AH, below, profile::caps,
+    Access, Card, CardError, CqId, Gid, HostMemory, MrKeys, NO_CQ, NO_PD, NO_QP, Pd, PdId, QPN_SLOT_BITS, QpAttr,
+    QpInit, QpModify, QpState, QpType, Sge, Status, UNKNOWN_AH, below, profile::caps,
 };
 use crate::endpoint::{Endpoint, PeerId};
 use crate::time::Time;
@@ -147,7 +148,7 @@ impl<M: HostMemory> Card<M> {
                     ah.refs += 1;
                     let peers: Vec<_> = ah.peers().collect();
                     for peer in peers {
-                        if let Some(entry) = card.entry_mut(peer) {
+                        if let Some(entry) = card.peers.get_mut(peer) {
                             entry.closed_until = Time::ZERO;
                         }
                     }
@@ -177,10 +178,7 @@ impl<M: HostMemory> Card<M> {
                 let handle = Handle { pd, number: number as u16, gid };
                 let ah = Ah { gid, first, others: others.into(), refs: 1 };
                 for peer in ah.peers() {
-                    let entry = match peer {
-                        Some(peer) => card.meet(peer, gid),
-                        None => &mut card.own,
-                    };
+                    let entry = card.peers.meet(peer, gid);
                     entry.handles.push(handle);
                     // Whoever makes a handle has reason to believe that there is somebody (again).
                     entry.closed_until = Time::ZERO;
@@ -210,7 +208,7 @@ impl<M: HostMemory> Card<M> {
     /// Gives up a peer that no address handle leads to.
     fn release_if_unused(&mut self, endpoint: &mut Endpoint, peer: Option<PeerId>) {
         if let Some(peer) = peer
-            && self.entry(Some(peer)).is_none_or(|entry| entry.handles.is_empty())
+            && self.peers.get(Some(peer)).is_none_or(|entry| entry.handles.is_empty())
         {
             endpoint.release(peer);
         }
@@ -234,7 +232,7 @@ impl<M: HostMemory> Card<M> {
                 let handle = card.pds[pd.0 as usize].ahs[ah as usize].take();
                 card.ahs -= 1;
                 for peer in handle.iter().flat_map(Ah::peers) {
-                    if let Some(entry) = card.entry_mut(peer) {
+                    if let Some(entry) = card.peers.get_mut(peer) {
                         entry.handles.retain(|h| (h.pd, h.number) != (pd, ah));
                     }
                     card.release_if_unused(endpoint, peer);

@@ -81,7 +81,7 @@ impl<M: HostMemory> Card<M> {
             }
             Kind::Data(_) | Kind::Fail => {
                 // The entry has another id if the peer was forgotten meanwhile.
-                if let Some(entry) = self.entry_mut(request.peer) {
+                if let Some(entry) = self.peers.get_mut(request.peer) {
                     entry.serving -= 1;
                 }
                 if end == End::With(Status::Ok) {
@@ -239,7 +239,7 @@ impl<M: HostMemory> Card<M> {
     pub(super) fn lost_peer(&mut self, peer: PeerId, why: Option<Failure>) {
         if why == Some(Failure::Unresponsive) {
             self.port.unresponsive_remote_events += 1;
-            if let Some(gid) = self.entry(Some(peer)).map(|e| e.gid) {
+            if let Some(gid) = self.peers.get(Some(peer)).map(|e| e.gid) {
                 self.emit(CardEvent::Unresponsive(gid));
             }
         }

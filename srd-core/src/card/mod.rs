@@ -16,7 +16,9 @@
 //! | `slots`, `reads` | where messages are while they are under way; reads, until their data is here |
 //! | `memory`, `qp`, `cq` | regions and keys; queue pairs; completion queues |
 //! | `header` | what travels with each message |
-//! | `gid`, `profile`, `status`, `counters` | addresses; identities and limits; how requests end; what is counted |
+//! | `peers`, `gid` | peers and the address handles for them; addresses |
+//! | `options`, `profile` | how a card behaves; identities and limits |
+//! | `status`, `counters` | how requests end; what is counted |
 
 mod ahead;
 mod control;
@@ -27,7 +29,9 @@ mod gid;
 mod header;
 mod local;
 mod memory;
+mod options;
 mod out;
+mod peers;
 pub mod profile;
 mod qp;
 mod reads;
@@ -47,6 +51,7 @@ pub use counters::{DeviceCounters, PortCounters};
 pub use cq::{Completion, Opcode, UNKNOWN_AH};
 pub use gid::{Gid, GidError, MAX_UNITS, Unit};
 pub use memory::{Access, HostMemory, MrKeys, Sge};
+pub use options::{CardFaults, CardOptions, ForcedStatus};
 pub use profile::Profile;
 pub use qp::{QpAttr, QpCap, QpInit, QpModify, QpState, QpType, RNR_INFINITE, SendOps};
 pub use requester::{SendData, SendOp, SendWr};
@@ -57,14 +62,14 @@ use cq::{CompletionQueue, Pushed};
 use local::Local;
 use memory::Regions;
 use out::Out;
+use peers::{Ah, Peers};
 use qp::QueuePair;
 use reads::Reads;
 use responder::Place;
 use slots::Slots;
 
 use crate::endpoint::{Endpoint, PeerId};
-use crate::faulty::Share;
-use crate::time::{Span, Time};
+use crate::time::Time;
 
 /// A protection domain of a card.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -129,118 +134,12 @@ pub struct Trouble {
     pub peer: Option<PeerId>,
 }
 
-/// A completion that is forced to fail.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ForcedStatus {
-    /// Every how many work requests, at least 1.
-    pub every: u32,
-    /// [`Status::code`] of what they get. That of [`Status::Ok`] forces nothing.
-    pub status: u8,
-}
-
-/// What the card does wrong on request. The default is nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CardFaults {
-    /// All chance comes from it.
-    pub seed: u64,
-    /// Attempts of messages that find no receive buffer although there is one.
-    pub rnr: Share,
-    /// Sends that fail without being sent.
-    pub force: Option<ForcedStatus>,
-    /// Completions that are held back, and released in random order; 0 for none.
-    pub shuffle: u32,
-    /// How long after the last one they are released at the latest.
-    pub hold: Span,
-}
-
-impl Default for CardFaults {
-    fn default() -> CardFaults {
-        CardFaults { seed: 0, rnr: Share::NEVER, force: None, shuffle: 0, hold: Span::from_micros(200) }
-    }
-}
-
-/// How a card behaves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CardOptions {
-    /// Identity, capabilities and limits.
-    pub profile: Profile,
-    /// RDMA is refused to peers for which we have no address handle, as EFA does.
-    pub strict_peers: bool,
-    /// What goes wrong on request.
-    pub faults: CardFaults,
-}
-
-impl Default for CardOptions {
-    fn default() -> CardOptions {
-        CardOptions { profile: Profile::default(), strict_peers: true, faults: CardFaults::default() }
-    }
-}
-
 #[derive(Debug)]
 struct Pd {
     /// Address handles by number.
     ahs: Vec<Option<Ah>>,
     /// Queue pairs.
     users: u32,
-}
-
-#[derive(Debug)]
-struct Ah {
-    gid: Gid,
-    /// The first processing unit of the peer, and the others. `None` for ourselves.
-    first: Option<PeerId>,
-    others: Box<[Option<PeerId>]>,
-    /// How often it was made: handles of one address in one domain have one number.
-    refs: u32,
-}
-
-impl Ah {
-    /// The processing unit that has a queue pair.
-    #[inline]
-    fn peer(&self, qpn: u16) -> Option<PeerId> {
-        // Their number is a power of two.
-        match qpn as usize & self.others.len() {
-            0 => self.first,
-            unit => self.others[unit - 1],
-        }
-    }
-
-    fn peers(&self) -> impl Iterator<Item = Option<PeerId>> {
-        std::iter::once(self.first).chain(self.others.iter().copied())
-    }
-}
-
-/// What is known of a peer.
-#[derive(Debug, Default)]
-struct PeerEntry {
-    id: Option<PeerId>,
-    /// The card that it belongs to: as it says itself, or as was assumed before it did.
-    gid: Gid,
-    /// The address handles for it.
-    handles: Vec<Handle>,
-    /// Reads that are being answered.
-    serving: u32,
-    /// It said that it closes: until then nobody is there. In the past otherwise.
-    closed_until: Time,
-}
-
-/// An address handle of a peer.
-#[derive(Clone, Copy, Debug)]
-struct Handle {
-    pd: PdId,
-    number: u16,
-    gid: Gid,
-}
-
-impl PeerEntry {
-    fn handle(&self, pd: PdId) -> u16 {
-        self.handles.iter().find(|h| h.pd == pd && h.gid == self.gid).map_or(UNKNOWN_AH, |h| h.number)
-    }
-
-    /// Whether there is a handle for the card that it belongs to, and not only for another one that had its address.
-    fn is_known(&self) -> bool {
-        self.handles.iter().any(|h| h.gid == self.gid)
-    }
 }
 
 /// See the module documentation.
@@ -262,9 +161,7 @@ pub struct Card<M: HostMemory> {
     /// process that starts again does not repeat the numbers of the last one.
     qp_numbers: Vec<u8>,
     numbers: Xoshiro256PlusPlus,
-    /// By slot of the peer in the transport.
-    peers: Vec<PeerEntry>,
-    own: PeerEntry,
+    peers: Peers,
     outs: Slots<Out>,
     reads: Reads,
     places: Slots<Place>,
@@ -332,8 +229,7 @@ impl<M: HostMemory> Card<M> {
             live_qps: 0,
             qp_numbers: Vec::new(),
             numbers: Xoshiro256PlusPlus::seed_from_u64(rng.next_u64()),
-            peers: Vec::new(),
-            own: PeerEntry { gid, ..PeerEntry::default() },
+            peers: Peers::new(gid),
             outs: Slots::new(),
             reads: Reads::new(rng.next_u32()),
             places: Slots::new(),
@@ -501,34 +397,6 @@ impl<M: HostMemory> Card<M> {
     fn qp_mut(&mut self, qpn: u16) -> Option<&mut QueuePair> {
         let slot = self.qp_slot(qpn);
         self.qps.get_mut(slot)?.as_deref_mut().filter(|qp| qp.qpn == qpn)
-    }
-
-    /// What is known of a peer; `None` stands for ourselves.
-    fn entry(&self, peer: Option<PeerId>) -> Option<&PeerEntry> {
-        match peer {
-            None => Some(&self.own),
-            Some(peer) => self.peers.get(peer.slot()).filter(|e| e.id == Some(peer)),
-        }
-    }
-
-    fn entry_mut(&mut self, peer: Option<PeerId>) -> Option<&mut PeerEntry> {
-        match peer {
-            None => Some(&mut self.own),
-            Some(peer) => self.peers.get_mut(peer.slot()).filter(|e| e.id == Some(peer)),
-        }
-    }
-
-    /// The same, made if need be.
-    fn meet(&mut self, peer: PeerId, gid: Gid) -> &mut PeerEntry {
-        let slot = peer.slot();
-        if self.peers.len() <= slot {
-            self.peers.resize_with(slot + 1, PeerEntry::default);
-        }
-        let entry = &mut self.peers[slot];
-        if entry.id != Some(peer) {
-            *entry = PeerEntry { id: Some(peer), gid, ..PeerEntry::default() };
-        }
-        entry
     }
 
     /// Adds a completion, which `fill` makes of an empty one, to the queue of its queue pair.

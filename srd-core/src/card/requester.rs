@@ -246,7 +246,7 @@ impl<M: HostMemory> Card<M> {
             return;
         };
         let token = Token(out as u64);
-        if self.entry(Some(peer)).is_some_and(|e| e.closed_until > self.now) {
+        if self.peers.get(Some(peer)).is_some_and(|e| e.closed_until > self.now) {
             self.completed(token, Err(Failure::PeerClosed));
             return;
         }
@@ -298,7 +298,7 @@ impl<M: HostMemory> Card<M> {
             Ok(seg) => (Kind::Data(id), Header::Data { id }, Some(seg)),
             Err(status) => (Kind::Fail, Header::Fail { id, status: status.code() }, None),
         };
-        if let Some(entry) = self.entry_mut(peer) {
+        if let Some(entry) = self.peers.get_mut(peer) {
             entry.serving += 1;
         }
         let (slot, out) = self.outs.take();
@@ -323,7 +323,7 @@ impl<M: HostMemory> Card<M> {
 
     /// Whether another read of this peer can be answered now.
     pub(super) fn may_serve(&self, peer: Option<PeerId>) -> bool {
-        self.entry(peer).is_none_or(|e| e.serving < MAX_SERVING)
+        self.peers.get(peer).is_none_or(|e| e.serving < MAX_SERVING)
     }
 
     #[inline]

@@ -4,10 +4,11 @@ use super::ends::{CLOSED_FOR, End, Which};
 use super::header::{Header, Route};
 use super::memory::{Regions, Segment, Segments, Use};
 use super::out::Kind;
+use super::peers::PeerEntry;
 use super::profile::MAX_SGE;
 use super::qp::{QpType, QueuePair, Recv};
 use super::slots::Slot;
-use super::{Card, GRH_LEN, Gid, HostMemory, Opcode, PeerEntry, Status, UNKNOWN_AH};
+use super::{Card, GRH_LEN, Gid, HostMemory, Opcode, Status, UNKNOWN_AH};
 use crate::endpoint::PeerId;
 use crate::time::Time;
 use crate::upper::{Failure, Gather, PlaceToken, Placement, Recall, Token, Upper};
@@ -107,7 +108,7 @@ impl<M: HostMemory> Card<M> {
     /// Whether RDMA is permitted to a peer at all.
     // [CARD-4]
     fn knows(&self, peer: Option<PeerId>) -> Result<(), No> {
-        if self.options.strict_peers && !self.entry(peer).is_some_and(PeerEntry::is_known) {
+        if self.options.strict_peers && !self.peers.get(peer).is_some_and(PeerEntry::is_known) {
             return Err(No::Status(Status::UnknownPeer));
         }
         Ok(())
@@ -240,7 +241,7 @@ impl<M: HostMemory> Card<M> {
         if opcode == Opcode::Recv {
             self.ahead.received(qpn, len + skip);
         }
-        let (ah, sgid) = self.entry(peer).map_or((UNKNOWN_AH, Gid::default()), |e| (e.handle(pd), e.gid));
+        let (ah, sgid) = self.peers.get(peer).map_or((UNKNOWN_AH, Gid::default()), |e| (e.handle(pd), e.gid));
         if skip > 0 {
             let grh = grh(len, &sgid, &self.gid);
             scatter(&mut self.regions, &self.places[slot].segments, 0, &grh);
@@ -496,14 +497,14 @@ impl<M: HostMemory> Upper for Card<M> {
 
     fn connected(&mut self, peer: PeerId, addr: std::net::SocketAddr, tag: u8) {
         let gid = Gid::of_peer(addr, tag).unwrap_or_default();
-        let entry = self.meet(peer, gid);
+        let entry = self.peers.meet(Some(peer), gid);
         entry.gid = gid;
         entry.closed_until = Time::ZERO;
     }
 
     fn closed(&mut self, peer: PeerId) {
         let until = self.now + CLOSED_FOR;
-        if let Some(entry) = self.entry_mut(Some(peer)) {
+        if let Some(entry) = self.peers.get_mut(Some(peer)) {
             entry.closed_until = until;
         }
     }
