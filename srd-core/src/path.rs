@@ -4,10 +4,16 @@
 //! its oldest packet is avoided at once, probed after a timeout, and replaced by a fresh source port after the second one;
 //! the old port rests in quarantine before it may be drawn again.
 
+mod bits;
+mod ports;
+
 use std::collections::VecDeque;
 
 use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
+
+pub(crate) use bits::PathBits;
+use ports::Ports;
 
 use crate::config::CheckedConfig;
 use crate::driver::SourcePort;
@@ -85,7 +91,7 @@ impl Path {
         (self.state, self.timeouts, self.probe_at) = (PathState::Good, 0, Time::NEVER);
     }
 
-    /// When the oldest packet in flight on it was sent.
+    /// Its oldest packet in flight.
     fn oldest<'s>(&mut self, index: u8, sent: &'s SentPackets) -> Option<(Seq, &'s Sent)> {
         while let Some(&pn) = self.outstanding.front() {
             if let Some(s) = sent.get(pn)
@@ -118,35 +124,6 @@ impl Look {
     }
 }
 
-/// A set of path indices.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PathBits([u64; 4]);
-
-impl PathBits {
-    pub(crate) fn insert(&mut self, path: u8) {
-        self.0[usize::from(path / 64)] |= 1 << (path % 64);
-    }
-
-    pub(crate) fn contains(&self, path: u8) -> bool {
-        self.0[usize::from(path / 64)] & (1 << (path % 64)) != 0
-    }
-
-    /// Its members in rising order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u8> + use<> {
-        let (words, mut word) = (self.0, 0);
-        let mut bits = words[0];
-        std::iter::from_fn(move || {
-            while bits == 0 && word < 3 {
-                word += 1;
-                bits = words[word];
-            }
-            let bit = (bits != 0).then(|| bits.trailing_zeros())?;
-            bits &= bits - 1;
-            Some((word * 64) as u8 + bit as u8)
-        })
-    }
-}
-
 /// What a round's worth of samples says about all paths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundSignal {
@@ -165,10 +142,7 @@ pub(crate) struct PathSet {
     /// Paths whose last packet met a queue of no more than `fast`, and when that was known, oldest first.
     fresh: VecDeque<(u8, Time)>,
     fast: Span,
-    pool: u16,
-    /// Ports that were given up.
-    retired: Vec<Retired>,
-    next_revival: Time,
+    ports: Ports,
     scratch: Vec<Span>,
     rng: Xoshiro256PlusPlus,
     reorder_packets: u32,
@@ -186,19 +160,6 @@ pub(crate) struct PathSet {
 /// Rounds after which a step of leniency towards reordering is taken back (RFC 8985 decays it after 16 recoveries).
 const LENIENT_ROUNDS: u32 = 16;
 
-/// A source port that was given up, and is tried again.
-#[derive(Clone, Copy, Debug)]
-struct Retired {
-    port: SourcePort,
-    until: Time,
-    /// How often it has been given up in a row.
-    failures: u32,
-}
-
-/// First rest of a source port that was given up; doubles with each failure. Long against rerouting in the fabric.
-const QUARANTINE: Span = Span::from_secs(1);
-/// Retired ports are tried again at most this often, so that a spine that is still dead costs little.
-const REVIVAL_PAUSE: Span = Span::from_millis(20);
 /// One of so many bursts takes no path because it was fast just now.
 const EXPLORES: u32 = 4;
 /// Random paths of which the best usable one is taken: an eighth of all, and so many at least. With two, a spine that few of
@@ -231,9 +192,7 @@ impl PathSet {
             paths,
             fresh: VecDeque::new(),
             fast: config.target_delay * 2,
-            pool: config.path_pool,
-            retired: Vec::new(),
-            next_revival: Time::ZERO,
+            ports: Ports::new(config.path_pool),
             scratch: Vec::new(),
             rng,
             reorder_packets: config.reorder_packets.into(),
@@ -459,7 +418,7 @@ impl PathSet {
         Time::NEVER
     }
 
-    /// When the oldest packet of any path times out, with RTOs doubled `backoff` times.
+    /// When the oldest packet of any path times out, `rto` being the timeout for an RTT.
     pub(crate) fn next_timeout(&mut self, sent: &SentPackets, rto: impl Fn(&Rtt) -> Span) -> Time {
         let mut next = Time::NEVER;
         for i in 0..self.paths.len() {
@@ -507,10 +466,8 @@ impl PathSet {
 
     /// Gives the path a fresh source port, if there is one to spare, and collects what was out on the old one.
     pub(crate) fn replace(&mut self, index: u8, now: Time, config: &CheckedConfig, lost: &mut Vec<Seq>) {
-        let fresh = (0..32)
-            .map(|_| SourcePort(self.rng.random_range(0..self.pool)))
-            .find(|p| self.paths.iter().all(|path| path.port != *p) && self.retired.iter().all(|r| r.port != *p));
-        let Some(fresh) = fresh else {
+        let in_use = |port| self.paths.iter().any(|path| path.port == port);
+        let Some(fresh) = self.ports.draw(&mut self.rng, in_use) else {
             // No port to spare: keep this one and go on probing it, less and less often.
             let path = &mut self.paths[usize::from(index)];
             path.state = PathState::Suspect;
@@ -520,8 +477,7 @@ impl PathSet {
             return;
         };
         let path = &self.paths[usize::from(index)];
-        let (port, failures) = (path.port, path.failures + 1);
-        self.retired.push(Retired { port, until: now + QUARANTINE * (1 << failures.min(7)) / 2, failures });
+        self.ports.retire(path.port, path.failures + 1, now);
         let path = self.give_port(index, fresh, config.initial_rtt);
         lost.extend(path.outstanding.drain(..));
         path.replaced += 1;
@@ -543,16 +499,15 @@ impl PathSet {
 
     /// Tries a port that was given up again, if its rest is over, in place of the slowest path.
     pub(crate) fn revive(&mut self, now: Time, rate: f64) {
-        if self.retired.is_empty() || now < self.next_revival {
+        if !self.ports.may_revive(now) {
             return;
         }
-        self.next_revival = now + REVIVAL_PAUSE;
-        let Some(rested) = self.retired.iter().position(|r| r.until <= now) else { return };
+        let Some(rested) = self.ports.find_rested(now) else { return };
         let good = (0..self.paths.len() as u16).map(|i| i as u8).filter(|&i| self.get(i).state == PathState::Good);
         let per_byte = self.paths.len() as f64 / rate;
         let score = |i: u8| self.looks[usize::from(i)].score(now, per_byte);
         let Some(slowest) = good.max_by(|&a, &b| score(a).total_cmp(&score(b))) else { return };
-        let retired = self.retired.swap_remove(rested);
+        let retired = self.ports.take(rested);
         let initial = self.get(slowest).rtt.srtt();
         let path = self.give_port(slowest, retired.port, initial);
         path.failures = retired.failures;
@@ -671,247 +626,4 @@ fn lower_median(values: &mut [Span]) -> Option<Span> {
 }
 
 #[cfg(test)]
-mod tests {
-    use rand::SeedableRng;
-
-    use super::*;
-    use crate::config::Config;
-    use crate::sent::SentInfo;
-
-    /// A packet that the first path sent.
-    fn packet(paths: &mut PathSet, pn: u32) -> Sent {
-        packet_on(paths, 0, pn)
-    }
-
-    fn packet_on(paths: &mut PathSet, path: u8, pn: u32) -> Sent {
-        let mut sent = SentPackets::new(Seq(pn), 64);
-        let path_seq = paths.on_sent(path, Seq(pn), 1_000);
-        let path_life = paths.get(path).life;
-        let info = SentInfo { at: Time::ZERO, bytes: 1_000, path, path_life, probe: false, path_seq };
-        let pn = sent.push(info, 0);
-        *sent.get(pn).expect("just sent")
-    }
-
-    #[test]
-    fn what_a_path_swallowed_is_told_once_it_works_again() {
-        let config = Config::default().check().expect("valid");
-        let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
-        let sent: Vec<Sent> = (0..6).map(|pn| packet(&mut paths, pn)).collect();
-        assert_eq!(paths.on_acked(&sent[0]), 0);
-        paths.on_lost(&sent[1], false);
-        paths.on_lost(&sent[2], true);
-        paths.on_lost(&sent[3], true);
-        paths.on_spurious(&sent[3]);
-        assert_eq!(paths.on_acked(&sent[4]), 1, "one overtaken, one silent, one late");
-        assert_eq!(paths.on_acked(&sent[5]), 0);
-    }
-
-    #[test]
-    fn a_path_whose_packet_was_only_late_is_not_probed() {
-        let config = Config::default().check().expect("valid");
-        let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
-        let sent: Vec<Sent> = (0..3).map(|pn| packet(&mut paths, pn)).collect();
-        paths.on_acked(&sent[0]);
-        for late in [false, true] {
-            paths.on_lost(&sent[1], true);
-            paths.on_silence(0, Time::ZERO, &config, &mut Vec::new());
-            if late {
-                paths.on_spurious(&sent[1]);
-            }
-            assert_eq!(paths.take_probe(Time::ZERO), (!late).then_some(0));
-            paths.on_acked(&sent[2]);
-        }
-    }
-
-    #[test]
-    fn a_suspect_path_is_probed_until_its_fate_is_known() {
-        let config = Config::default().check().expect("valid");
-        let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
-        let first = packet(&mut paths, 0);
-        paths.on_acked(&first);
-        paths.on_silence(0, Time::ZERO, &config, &mut Vec::new());
-        for pn in 1..10 {
-            assert_eq!(paths.take_probe(paths.next_probe()), Some(0));
-            assert_eq!(paths.next_probe(), Time::NEVER, "one at a time");
-            let probe = packet(&mut paths, pn);
-            paths.on_lost(&probe, true);
-            paths.probe_again(&probe, Time::ZERO);
-        }
-        paths.replace(0, Time::ZERO, &config, &mut Vec::new());
-        paths.take_probe(Time::NEVER);
-        paths.probe_again(&first, Time::ZERO);
-        assert_eq!(paths.next_probe(), Time::NEVER, "its probe was another port's");
-    }
-
-    #[test]
-    fn a_replaced_path_takes_what_it_swallowed_with_it() {
-        let config = Config::default().check().expect("valid");
-        let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
-        let sent = packet(&mut paths, 0);
-        paths.on_lost(&sent, true);
-        paths.replace(0, Time::ZERO, &config, &mut Vec::new());
-        let sent = packet(&mut paths, 1);
-        assert_eq!(paths.on_acked(&sent), 0);
-    }
-
-    /// Three of four paths need 300 us, one 10.
-    #[test]
-    fn most_paths_may_be_longer_than_the_shortest() {
-        let config = Config { paths: 4, ..Config::default() }.check().expect("valid");
-        let mut paths = PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1));
-        let (short, long) = (Span::from_micros(10), Span::from_micros(300));
-        let mut whole = Rtt::new(short);
-        whole.sample(Time::ZERO, short, true, Span::ZERO);
-        let round = |paths: &mut PathSet| {
-            let sent = packet(paths, 0);
-            for path in 0..4 {
-                let rtt = if path == 0 { short } else { long };
-                let mut on_path = sent;
-                on_path.path = path;
-                paths.on_rtt(Time::ZERO, &on_path, rtt, true, Span::ZERO, &whole);
-            }
-            paths.end_round().queue_delay
-        };
-        assert_eq!((round(&mut paths), paths.base(short)), (Some(long - short), short));
-        assert!(!paths.find_detours(long));
-        assert!(paths.find_detours(short + Span::from_micros(100)));
-        assert_eq!((round(&mut paths), paths.base(short)), (Some(Span::ZERO), long));
-        paths.doubt_detours();
-        assert_eq!((round(&mut paths), paths.base(short)), (Some(long - short), short));
-    }
-
-    #[test]
-    fn path_bits_hold_every_index() {
-        let mut bits = PathBits::default();
-        for path in [0, 63, 64, 200, 255] {
-            assert!(!bits.contains(path));
-            bits.insert(path);
-            assert!(bits.contains(path));
-        }
-        assert_eq!(bits.iter().collect::<Vec<_>>(), [0, 63, 64, 200, 255]);
-        assert_eq!(PathBits::default().iter().next(), None);
-    }
-
-    const NOW: Time = Time::from_nanos(1_000_000_000);
-
-    fn paths(config: Config) -> (PathSet, CheckedConfig) {
-        let config = config.check().expect("valid");
-        (PathSet::new(&config, Xoshiro256PlusPlus::seed_from_u64(1)), config)
-    }
-
-    /// An RTT sample of 10 us on a path, which works.
-    fn sampled(paths: &mut PathSet, index: u8, at: Time) {
-        let mut whole = Rtt::new(Span::from_micros(10));
-        whole.sample(at, Span::from_micros(10), true, Span::ZERO);
-        let sent = packet_on(paths, index, 0);
-        paths.on_acked(&sent);
-        paths.on_rtt(at, &sent, Span::from_micros(10), true, Span::ZERO, &whole);
-    }
-
-    #[test]
-    fn news_of_a_port_that_was_given_up_say_nothing_of_the_next_one() {
-        let (mut paths, config) = paths(Config::default());
-        let old = packet(&mut paths, 0);
-        paths.replace(0, NOW, &config, &mut Vec::new());
-        assert_eq!(paths.on_acked(&old), 0);
-        paths.on_spurious(&old);
-        paths.on_lost(&old, true);
-        let whole = Rtt::new(Span::from_micros(10));
-        assert_eq!(paths.on_rtt(NOW, &old, Span::from_micros(500), true, Span::ZERO, &whole), Span::ZERO);
-        let path = paths.get(0);
-        assert_eq!((path.state, path.acked, path.lost, path.silent), (PathState::Unproven, None, 0, 0));
-        assert!(!path.rtt.is_sampled());
-    }
-
-    #[test]
-    fn the_second_silence_of_a_path_replaces_it() {
-        let (mut paths, config) = paths(Config::default());
-        let sent = packet(&mut paths, 0);
-        paths.on_acked(&sent);
-        let port = paths.get(0).port;
-        let mut lost = Vec::new();
-        packet(&mut paths, 1);
-        paths.on_silence(0, NOW, &config, &mut lost);
-        assert_eq!((paths.get(0).state, paths.get(0).port, lost.len()), (PathState::Suspect, port, 0));
-        paths.on_silence(0, NOW, &config, &mut lost);
-        assert_eq!((paths.get(0).state, paths.take_replaced()), (PathState::Unproven, 1));
-        assert_ne!(paths.get(0).port, port);
-        assert_eq!(lost.last(), Some(&Seq(1)), "what was out on it is lost");
-        // Of a port that never worked nothing better is expected.
-        paths.on_silence(0, NOW, &config, &mut lost);
-        assert_eq!(paths.take_replaced(), 1);
-    }
-
-    #[test]
-    fn a_port_rests_twice_as_long_each_time_that_it_fails_again() {
-        let (mut paths, config) = paths(Config { paths: 1, ..Config::default() });
-        let port = paths.get(0).port;
-        let mut now = NOW;
-        for rest in [1, 2, 4, 8, 1, 2] {
-            if rest == 1 {
-                // It works, so that what was before is forgotten.
-                sampled(&mut paths, 0, now);
-            }
-            paths.replace(0, now, &config, &mut Vec::new());
-            assert_ne!(paths.get(0).port, port);
-            // The port in its place works, and is the slowest that does.
-            sampled(&mut paths, 0, now);
-            paths.revive(now + Span::from_millis(rest * 1000 - 1), 1e9);
-            assert_ne!(paths.get(0).port, port, "before {rest} s are over");
-            now += Span::from_secs(rest);
-            paths.revive(now + REVIVAL_PAUSE, 1e9);
-            now += REVIVAL_PAUSE;
-            assert_eq!(paths.get(0).port, port, "after {rest} s");
-        }
-    }
-
-    #[test]
-    fn without_a_port_to_spare_a_silent_path_is_probed_less_and_less_often() {
-        let (mut paths, config) = paths(Config { paths: 2, path_pool: 2, ..Config::default() });
-        let port = paths.get(0).port;
-        sampled(&mut paths, 0, NOW);
-        let pauses: Vec<u64> = (0..12)
-            .map(|_| {
-                paths.on_silence(0, NOW, &config, &mut Vec::new());
-                assert_eq!((paths.get(0).port, paths.get(0).state), (port, PathState::Suspect));
-                paths.get(0).probe_at.since(NOW).as_nanos() / 1_000_000
-            })
-            .collect();
-        assert_eq!(pauses, [0, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000, 1000]);
-    }
-
-    /// How many of 1000 bursts take path 0, if before each of them `prepare` is called.
-    fn picked(paths: &mut PathSet, avoid: Option<u8>, mut prepare: impl FnMut(&mut PathSet)) -> usize {
-        let sent = SentPackets::new(Seq(0), 64);
-        let mut pick = |paths: &mut PathSet| {
-            prepare(paths);
-            paths.pick(NOW, 1e9, avoid, Span::from_micros(200), &sent)
-        };
-        (0..1000).filter(|_| pick(paths) == 0).count()
-    }
-
-    #[test]
-    fn a_path_that_was_fast_just_now_is_taken_mostly_and_a_silent_one_never() {
-        let (mut paths, config) = paths(Config::default());
-        for path in 0..16 {
-            sampled(&mut paths, path, NOW);
-        }
-        let fast = |paths: &mut PathSet| paths.fresh = [(0, NOW)].into();
-        let long_ago = |paths: &mut PathSet| paths.fresh = [(0, NOW - Span::from_millis(1))].into();
-        assert!((700..850).contains(&picked(&mut paths, None, fast)), "three of four bursts");
-        assert!((20..120).contains(&picked(&mut paths, None, long_ago)), "one of sixteen");
-        assert_eq!(picked(&mut paths, Some(0), fast), 0, "it lost what is to be sent");
-        paths.on_silence(0, NOW, &config, &mut Vec::new());
-        assert_eq!(picked(&mut paths, None, fast), 0, "it is suspect");
-    }
-
-    #[test]
-    fn marks_are_counted_across_the_wrap_and_not_backwards() {
-        let (mut paths, _) = paths(Config::default());
-        for (count, total) in [(0, 0), (100, 100), (200, 200), (255, 255), (44, 300), (40, 300), (255, 300), (45, 301)]
-        {
-            paths.on_ce(0, count);
-            assert_eq!(paths.get(0).ce, total, "at a count of {count}");
-        }
-    }
-}
+mod tests;
