@@ -13,21 +13,10 @@ use srd_core::*;
 #[path = "hostile.rs"]
 mod hostile;
 
+use super::fuzzing::Input;
 use hostile::*;
 
-struct Input<'a>(&'a [u8]);
-
 impl Input<'_> {
-    fn op(&mut self) -> Option<u8> {
-        let (&first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(first)
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.op().unwrap_or(0)
-    }
-
     /// A value that is nearly always the right one.
     fn or(&mut self, right: u64) -> u64 {
         match self.byte() {

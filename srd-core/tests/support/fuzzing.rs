@@ -12,16 +12,16 @@ use std::net::SocketAddr;
 use srd_core::*;
 
 /// The input, read from the front.
-struct Input<'a>(&'a [u8]);
+pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl<'a> Input<'a> {
-    fn op(&mut self) -> Option<u8> {
+    pub(super) fn op(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
     }
 
-    fn byte(&mut self) -> u8 {
+    pub(super) fn byte(&mut self) -> u8 {
         self.op().unwrap_or(0)
     }
 
