@@ -66,7 +66,7 @@ impl Cabling {
     }
 
     /// The links that leave a switch or server.
-    pub fn links_from(&self, port: Port) -> Vec<LinkId> {
+    fn links_from(&self, port: Port) -> Vec<LinkId> {
         let cables = self.plan.cables.iter().zip(&self.links);
         cables
             .filter_map(|(c, l)| {

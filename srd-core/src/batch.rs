@@ -130,11 +130,6 @@ impl TxBatch {
         self.bursts.is_empty()
     }
 
-    /// Bytes of all datagrams.
-    pub fn len_bytes(&self) -> usize {
-        self.bursts.iter().map(|b| b.len as usize).sum()
-    }
-
     /// The bursts in the order in which they should leave.
     pub fn bursts(&self) -> impl ExactSizeIterator<Item = Burst<'_>> {
         self.bursts.iter().map(|h| Burst {

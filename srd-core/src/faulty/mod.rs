@@ -255,16 +255,6 @@ impl<D: Driver> Faulty<D> {
         &self.inner
     }
 
-    /// The wrapped driver.
-    pub fn inner_mut(&mut self) -> &mut D {
-        &mut self.inner
-    }
-
-    /// The wrapped driver, without its faults. What is held back is lost.
-    pub fn into_inner(self) -> D {
-        self.inner
-    }
-
     /// The time if anything depends on it, else any time. Changes what goes wrong when that is due.
     fn tick(&mut self) -> Time {
         if self.holes.is_empty() && self.changes.is_empty() {
