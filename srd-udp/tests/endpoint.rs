@@ -159,6 +159,20 @@ async fn silent_peer_is_unreachable() {
 }
 
 #[tokio::test]
+async fn peers_that_are_gone_make_room_for_others() {
+    let a = endpoint(|o| o.protocol.max_peers = 1);
+    for _ in 0..3 {
+        let b = endpoint(|_| {});
+        soon("a message", a.send_to(b.local_addr(), message(1))).await.unwrap();
+        let c = endpoint(|_| {});
+        assert_eq!(soon("the answer", a.send_to(c.local_addr(), message(2))).await, Err(SendError::TooManyPeers));
+        soon("another message", a.send_to(b.local_addr(), message(3))).await.unwrap();
+        // It has been answered, so the other side knows.
+        soon("the good-bye", b.close()).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn close_delivers_first_and_drop_does_not() {
     let (a, b) = (endpoint(|_| {}), endpoint(|_| {}));
     let (sent, closed) = soon("closing", async {

@@ -142,7 +142,14 @@ impl Runner {
         if let Some(&peer) = self.peers.get(&to) {
             return Some(peer);
         }
-        let peer = self.engine.peer(to)?;
+        let peer = match self.engine.peer(to) {
+            Some(peer) => peer,
+            None => {
+                // Whoever has nothing under way makes room; the others will be asked for again.
+                self.peers.drain().for_each(|(_, peer)| self.engine.endpoint.release(peer));
+                self.engine.peer(to)?
+            }
+        };
         self.peers.insert(to, peer);
         Some(peer)
     }
