@@ -22,6 +22,18 @@ pub enum Ecn {
     Ce,
 }
 
+impl Ecn {
+    /// The codepoint in a traffic class (in IPv4 once type of service): its two low bits.
+    #[inline]
+    pub fn of_traffic_class(class: u8) -> Ecn {
+        match class & 3 {
+            0 => Ecn::NotEct,
+            3 => Ecn::Ce,
+            _ => Ecn::Ect,
+        }
+    }
+}
+
 /// Which source port of the driver's pool a datagram leaves from: an index in `0..Driver::source_ports()`, not a port
 /// number. A path of a connection is bound to one index; the driver opens the socket when it is first used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -221,7 +221,7 @@ fn parse_v4(frame: &[u8], ip: usize, header: &[u8], origin: Origin) -> Result<Pa
     let addresses = sum(&fixed[12..20]);
     let (ports, payload, partial) = parse_udp(frame, udp, addresses, true, origin)?;
     let [from, to] = [(from, ports[0]), (to, ports[1])].map(SocketAddr::from);
-    Ok(Parsed { from, to, ecn: ecn(fixed[1]), payload, partial })
+    Ok(Parsed { from, to, ecn: Ecn::of_traffic_class(fixed[1]), payload, partial })
 }
 
 fn parse_v6(frame: &[u8], ip: usize, header: &[u8], origin: Origin) -> Result<Parsed, Bad> {
@@ -237,7 +237,7 @@ fn parse_v6(frame: &[u8], ip: usize, header: &[u8], origin: Origin) -> Result<Pa
     let scope = |ip: Ipv6Addr| if ip.is_unicast_link_local() { origin.interface } else { 0 };
     let [from, to] =
         [(from, ports[0]), (to, ports[1])].map(|(ip, port)| SocketAddrV6::new(ip, port, 0, scope(ip)).into());
-    Ok(Parsed { from, to, ecn: ecn(fixed[0] << 4 | fixed[1] >> 4), payload, partial })
+    Ok(Parsed { from, to, ecn: Ecn::of_traffic_class(fixed[0] << 4 | fixed[1] >> 4), payload, partial })
 }
 
 /// Ports, payload, and whether the checksum is partial.
@@ -270,15 +270,6 @@ fn parse_udp(
         Ok((ports, payload, false))
     } else {
         Err(Bad::Checksum)
-    }
-}
-
-/// The two low bits of a traffic class.
-fn ecn(tos: u8) -> Ecn {
-    match tos & 3 {
-        0 => Ecn::NotEct,
-        3 => Ecn::Ce,
-        _ => Ecn::Ect,
     }
 }
 

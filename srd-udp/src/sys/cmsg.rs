@@ -128,8 +128,8 @@ impl Arrival {
         match (level, kind) {
             (libc::SOL_UDP, libc::UDP_GRO) => self.segment = usize::try_from(int(data)).ok().filter(|&n| n > 0),
             // One byte with IPv4, an int with IPv6.
-            (libc::IPPROTO_IP, libc::IP_TOS) => self.ecn = ecn(data.first().copied().unwrap_or(0)),
-            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => self.ecn = ecn(int(data) as u8),
+            (libc::IPPROTO_IP, libc::IP_TOS) => self.ecn = Ecn::of_traffic_class(data.first().copied().unwrap_or(0)),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => self.ecn = Ecn::of_traffic_class(int(data) as u8),
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 // The local address as routed (the second field), not the header's: they differ for broadcasts only.
                 self.to = data.get(4..).and_then(|d| d.first_chunk::<4>()).map(|o| Ipv4Addr::from(*o).into());
@@ -153,15 +153,6 @@ fn timespec(data: &[u8]) -> Option<u64> {
         _ => return None,
     };
     u64::try_from(seconds).ok()?.checked_mul(1_000_000_000)?.checked_add(u64::try_from(nanos).ok()?)
-}
-
-/// The two low bits of a traffic class.
-fn ecn(tos: u8) -> Ecn {
-    match tos & 3 {
-        0 => Ecn::NotEct,
-        3 => Ecn::Ce,
-        _ => Ecn::Ect,
-    }
 }
 
 #[cfg(test)]
