@@ -3,7 +3,7 @@
 //! `cargo bench -p simnet [-- --large]`. Time and memory per packet must not grow with the number of hosts; `--large` adds
 //! 8,192 of them.
 
-use simnet::experiment::{Experiment, FlowSpec, Messages, Transport};
+use simnet::experiment::{Experiment, FlowSpec, Messages};
 use simnet::{Buffers, Clos, Rng};
 use srd_core::{Config, Span};
 
@@ -33,17 +33,7 @@ fn permutation(hosts: usize, mtu: u32, seed: u64) {
     for i in (1..hosts).rev() {
         order.swap(i, rng.below(i as u64) as usize);
     }
-    let flow = |(from, to): (usize, &usize)| FlowSpec {
-        from: (from, 0),
-        to: (*to, 0),
-        bytes: Some(2_000_000),
-        start: Span::ZERO,
-        after: Vec::new(),
-        rate: None,
-        transport: Transport::Srd,
-        background: false,
-        via: None,
-    };
+    let flow = |(from, to): (usize, &usize)| FlowSpec::between(from, *to, 2_000_000);
     let clos = Clos::fat_tree(k, hosts, 100_000_000_000, Span::from_micros(1));
     let config = Config { max_datagram: (mtu - 28) as u16, ..Config::fabric() };
     let experiment = Experiment {

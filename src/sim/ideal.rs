@@ -165,24 +165,10 @@ mod tests {
 
     const G: u64 = 1_000_000_000;
 
-    fn flow(from: usize, to: usize, bytes: u64) -> FlowSpec {
-        FlowSpec {
-            from: (from, 0),
-            to: (to, 0),
-            bytes: Some(bytes),
-            start: Span::ZERO,
-            after: Vec::new(),
-            rate: None,
-            transport: Transport::Srd,
-            background: false,
-            via: None,
-        }
-    }
-
     #[test]
     fn an_incast_shares_the_receivers_cable() {
         let plan = Clos::star(5, 100 * G, Span::from_micros(1)).plan().expect("valid");
-        let incast: Vec<FlowSpec> = (0..48).map(|i| flow(i % 4, 4, 2_000_000)).collect();
+        let incast: Vec<FlowSpec> = (0..48).map(|i| FlowSpec::between(i % 4, 4, 2_000_000)).collect();
         let ideal = super::flows(&plan, &incast, Ideal::Share, 9_000);
         assert!(ideal.iter().all(|i| (i.expect("it ends") - 7_680.0).abs() < 1e-6), "{ideal:?}");
     }
@@ -190,26 +176,26 @@ mod tests {
     #[test]
     fn over_subscribed_uplinks_and_constant_traffic_count() {
         let plan = Clos::leaf_spine(2, 4, 2, 100 * G, Span::from_micros(1)).plan().expect("valid");
-        let mut all: Vec<FlowSpec> = (0..4).map(|i| flow(i, i + 4, 1_000_000)).collect();
+        let mut all: Vec<FlowSpec> = (0..4).map(|i| FlowSpec::between(i, i + 4, 1_000_000)).collect();
         // 4 MB over two uplinks of 100 Gb/s.
         assert_eq!(super::flows(&plan, &all, Ideal::Share, 9_000)[0], Some(160.0));
         all.push(FlowSpec {
             rate: Some(100 * G),
             background: true,
             transport: Transport::Constant { mtu: 9_000 },
-            ..flow(0, 4, 1)
+            ..FlowSpec::between(0, 4, 1)
         });
         assert_eq!(super::flows(&plan, &all, Ideal::Share, 9_000)[1], Some(320.0));
-        let slow = FlowSpec { rate: Some(G), ..flow(0, 1, 1_000_000) };
+        let slow = FlowSpec { rate: Some(G), ..FlowSpec::between(0, 1, 1_000_000) };
         assert_eq!(super::flows(&plan, &[slow], Ideal::Share, 9_000)[0], Some(8_000.0));
     }
 
     #[test]
     fn flows_without_an_end_take_their_share() {
         let plan = Clos::star(9, 100 * G, Span::from_micros(1)).plan().expect("valid");
-        let endless = |rate| FlowSpec { bytes: None, rate, ..flow(0, 8, 1) };
+        let endless = |rate| FlowSpec { bytes: None, rate, ..FlowSpec::between(0, 8, 1) };
         let ideal = |more: [FlowSpec; 2]| {
-            let all = [&[flow(4, 8, 3_000_000), flow(5, 8, 3_000_000)][..], &more].concat();
+            let all = [&[FlowSpec::between(4, 8, 3_000_000), FlowSpec::between(5, 8, 3_000_000)][..], &more].concat();
             super::flows(&plan, &all, Ideal::Share, 9_000)[0].expect("it ends")
         };
         // 4 equal parts of 100 Gb/s; or 20 are gone, and 3 parts of the rest.
@@ -221,7 +207,8 @@ mod tests {
     #[test]
     fn alone_includes_the_round_trip() {
         let plan = Clos::star(2, 100 * G, Span::from_micros(1)).plan().expect("valid");
-        let ideal = super::flows(&plan, &[flow(0, 1, 1_000_000)], Ideal::Alone, 9_000)[0].expect("it ends");
+        let ideal =
+            super::flows(&plan, &[FlowSpec::between(0, 1, 1_000_000)], Ideal::Alone, 9_000)[0].expect("it ends");
         // 80 us of payload, 4 us of propagation, 9,000 bytes stored and forwarded once and 100 twice.
         assert!((ideal - 80.0 - 4.0 - 0.736).abs() < 2e-3, "{ideal}");
     }
@@ -240,9 +227,9 @@ mod tests {
                 assert!((ideal.expect("it ends") - expected).abs() < 4e-3, "{ideals:?}, not {expected:?}");
             }
         };
-        check(&pairs.map(|(a, b)| flow(a, b, 8_000)), &expected);
+        check(&pairs.map(|(a, b)| FlowSpec::between(a, b, 8_000)), &expected);
         // 90,000 bytes from 10 to 100 Gb/s: the last packet of 9,000 is 0.72 us behind.
-        check(&[flow(1, 0, 90_000), flow(0, 1, 90_000)], &[72.0 + 4.0 + 0.72 + 0.088; 2]);
+        check(&[FlowSpec::between(1, 0, 90_000), FlowSpec::between(0, 1, 90_000)], &[72.0 + 4.0 + 0.72 + 0.088; 2]);
     }
 
     #[test]
@@ -250,7 +237,7 @@ mod tests {
         let clos =
             Clos { rates: [100 * G, 25 * G, 25 * G], ..Clos::leaf_spine(2, 1, 2, 100 * G, Span::from_micros(1)) };
         let plan = clos.plan().expect("valid");
-        let ideal = super::flows(&plan, &[flow(0, 1, 900_000)], Ideal::Alone, 9_000)[0].expect("it ends");
+        let ideal = super::flows(&plan, &[FlowSpec::between(0, 1, 900_000)], Ideal::Alone, 9_000)[0].expect("it ends");
         // 144 us over both uplinks, 8 us of propagation, packets of 0.72, 2.88 and 0.72 us, acknowledgements of 0.08.
         assert!((ideal - 144.0 - 8.0 - 4.32 - 0.08).abs() < 4e-3, "{ideal}");
     }

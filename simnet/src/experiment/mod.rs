@@ -70,6 +70,24 @@ pub struct FlowSpec {
     pub via: Option<usize>,
 }
 
+impl FlowSpec {
+    /// A flow of so many bytes between the first cards of two servers, by the transport of this project, all of it there from
+    /// the beginning.
+    pub fn between(from: usize, to: usize, bytes: u64) -> FlowSpec {
+        FlowSpec {
+            from: (from, 0),
+            to: (to, 0),
+            bytes: Some(bytes),
+            start: Span::ZERO,
+            after: Vec::new(),
+            rate: None,
+            transport: Transport::Srd,
+            background: false,
+            via: None,
+        }
+    }
+}
+
 /// Hosts that are descheduled now and then: everything on a server stops together.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Descheduling {

@@ -11,17 +11,7 @@ const G: u64 = 1_000_000_000;
 const US: Span = Span::from_micros(1);
 
 fn flow(from: usize, to: usize, bytes: u64, transport: Transport) -> FlowSpec {
-    FlowSpec {
-        from: (from, 0),
-        to: (to, 0),
-        bytes: Some(bytes),
-        start: Span::ZERO,
-        after: Vec::new(),
-        rate: None,
-        transport,
-        background: false,
-        via: None,
-    }
+    FlowSpec { transport, ..FlowSpec::between(from, to, bytes) }
 }
 
 fn tcp(control: TcpControl) -> Transport {
