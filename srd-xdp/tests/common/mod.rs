@@ -1,10 +1,14 @@
 //! Drivers on both ends of a virtual cable.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
+
+#[path = "../../../srd-udp/tests/common/memory.rs"]
+mod memory;
 
 use std::net::SocketAddr;
 
-use srd_core::{Driver, Gather, RxMeta, SourcePort, Span, Time, Token, TxBatch};
+pub(crate) use memory::{Memory, add};
+use srd_core::{Driver, RxMeta, SourcePort, Span, Time, TxBatch};
 use srd_udp::{UdpDriver, UdpOptions, WaitMode};
 use srd_xdp::{XdpDriver, XdpOptions, XdpStats};
 use testbed::{Family, Host, Pair, PairBuilder};
@@ -124,50 +128,4 @@ pub(crate) fn meet<A: Driver + Send, B: Driver + Send>(a: &mut Side<A>, b: &mut 
     assert_eq!(a.receive(1)[0].1, b"welcome");
     // Receiving is also when the driver hears the news.
     assert_eq!(a.receive_until(1, Span::from_millis(5)).len() + b.receive_until(1, Span::from_millis(5)).len(), 0);
-}
-
-/// Payload in pieces of at most `piece` bytes.
-pub(crate) struct Memory {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) piece: usize,
-}
-
-impl Memory {
-    /// `len` bytes without a pattern that repeats at any segment size.
-    pub(crate) fn new(len: usize) -> Memory {
-        Memory { bytes: (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect(), piece: len }
-    }
-}
-
-impl Gather for Memory {
-    fn payload(&self, _: Token, offset: u32, len: usize) -> &[u8] {
-        &self.bytes[offset as usize..][..len.min(self.piece)]
-    }
-}
-
-/// Adds a burst that carries the first `len` bytes of a memory, with `header` bytes of each datagram in the batch itself,
-/// and returns its datagrams.
-pub(crate) fn add(
-    batch: &mut TxBatch,
-    mem: &Memory,
-    to: SocketAddr,
-    port: u16,
-    segment: usize,
-    len: usize,
-    header: usize,
-) -> Vec<Vec<u8>> {
-    let mut burst = batch.burst(to, SourcePort(port), segment);
-    let mut offset = 0;
-    let mut datagrams = Vec::new();
-    for datagram in mem.bytes[..len].chunks(segment) {
-        let header = header.min(datagram.len());
-        burst.inline(&datagram[..header]);
-        if header < datagram.len() {
-            burst.payload(Token(1), (offset + header) as u32, (datagram.len() - header) as u32);
-        }
-        offset += datagram.len();
-        datagrams.push(datagram.to_vec());
-    }
-    burst.finish();
-    datagrams
 }
