@@ -9,10 +9,11 @@ use srd_core::{Driver, Gather, RxMeta, SourcePort, Span, Time, TxBatch};
 use srd_udp::{UdpDriver, WaitMode, Waker};
 
 use crate::error::OpenError;
+use crate::filter::Filter;
 use crate::info::XdpInfo;
 use crate::lane::{self, Lane};
 use crate::net::Table;
-use crate::open::{self, Ports};
+use crate::open;
 use crate::options::XdpOptions;
 use crate::packet::{Headers, Origin};
 use crate::program::read_stamp;
@@ -27,7 +28,7 @@ use crate::stats::XdpStats;
 #[derive(Debug)]
 pub struct XdpDriver {
     // In this order: first nothing is sent our way any more, then the sockets close.
-    ports: Ports,
+    filter: Filter,
     lanes: Vec<Lane>,
     table: Table,
     udp: UdpDriver,
@@ -70,7 +71,6 @@ impl XdpDriver {
         let mut udp = UdpDriver::bind(addr, options.udp.clone())?;
         let local = udp.local_addr();
         let open::Opened { link, table, filter, lanes, interface_queues } = open::open(local, &options)?;
-        let ports = Ports::new(filter, local);
         let info = XdpInfo {
             interface: link.name.clone(),
             queues: lanes.iter().map(|(queue, _)| *queue).collect(),
@@ -86,7 +86,7 @@ impl XdpDriver {
         let numbers = vec![None; udp.source_ports().into()];
         let stamping = Stamping::new(options.udp.wait != WaitMode::Spin, udp.now());
         let mut driver = XdpDriver {
-            ports,
+            filter,
             lanes: lanes.into_iter().map(|(_, lane)| lane).collect(),
             table,
             udp,
@@ -102,7 +102,7 @@ impl XdpDriver {
             udp_due: Time::ZERO,
             news_due: Time::ZERO,
         };
-        let set = driver.ports.set(driver.table.links(), link.index);
+        let set = driver.filter.receive_at(local, driver.table.links(), link.index);
         set.map_err(|e| OpenError::os("register the port", &link, e))?;
         Ok(driver)
     }
@@ -126,7 +126,7 @@ impl XdpDriver {
     pub fn stats(&self) -> XdpStats {
         let mut stats = XdpStats {
             tx_fallbacks: self.fallbacks,
-            rx_fragments: self.ports.fragments(),
+            rx_fragments: self.filter.fragments(),
             udp: self.udp.stats(),
             ..XdpStats::default()
         };
@@ -147,7 +147,7 @@ impl XdpDriver {
     fn follow(&mut self) {
         if self.table.follow() {
             // If the map is full, the new addresses go through the kernel.
-            let _ = self.ports.set(self.table.links(), self.origin.interface);
+            let _ = self.filter.receive_at(self.local, self.table.links(), self.origin.interface);
         }
     }
 
@@ -190,7 +190,7 @@ impl Driver for XdpDriver {
         self.read = None;
         if let Some(wanted) = self.stamping.look(at) {
             // If it does not work, there are stamps without need, or none with.
-            let _ = self.ports.set_stamps(wanted);
+            let _ = self.filter.set_stamps(wanted);
         }
         let mut received = 0;
         for lane in &mut self.lanes {

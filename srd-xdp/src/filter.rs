@@ -136,9 +136,15 @@ impl Filter {
         })
     }
 
-    /// Takes datagrams to these addresses and `port`, and no others any more.
-    pub(crate) fn set_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>, port: u16) -> io::Result<()> {
-        let wanted: HashSet<PortKey> = addresses.map(|ip| key(ip, port)).collect();
+    /// Takes datagrams to `local`, or to its port at all addresses of the interface if it names none, and no others any more.
+    pub(crate) fn receive_at(&mut self, local: SocketAddr, links: &Links, interface: u32) -> io::Result<()> {
+        let (ip, port) = (local.ip(), local.port());
+        let wanted: HashSet<PortKey> = if ip.is_unspecified() {
+            let ours = links.addresses(interface).filter(|a| a.is_ipv4() == ip.is_ipv4());
+            ours.map(|ip| key(ip, port)).collect()
+        } else {
+            HashSet::from([key(ip, port)])
+        };
         for gone in self.keys.difference(&wanted) {
             self.forget(gone);
         }

@@ -37,7 +37,8 @@ fn receiver(at: SocketAddr) -> (Lane, Filter, [u8; 6]) {
     filter.add_queue(0, lane.socket(), at).expect("the queue");
     // Frames are to be seen as they were sent.
     filter.set_stamps(false).expect("no stamps");
-    filter.set_addresses(std::iter::once(at.ip()), at.port()).expect("the port");
+    let links = Links::read(&mut netlink).expect("interfaces");
+    filter.receive_at(at, &links, link.index).expect("the port");
     (lane, filter, link.mac)
 }
 

@@ -1,4 +1,4 @@
-//! Opening: which interface, which mode, which queues; and the ports that the program sends our way.
+//! Opening: which interface, which mode, which queues.
 
 use std::io;
 use std::net::SocketAddr;
@@ -142,38 +142,4 @@ fn open_lanes(link: &Link, options: &XdpOptions, count: u32, frame: u32, mode: M
 /// Whether the kernel refused to lock (so much more) memory.
 fn lacks_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS))
-}
-
-/// The addresses and the port at which we receive.
-#[derive(Debug)]
-pub(crate) struct Ports {
-    filter: Filter,
-    local: SocketAddr,
-}
-
-impl Ports {
-    /// None yet.
-    pub(crate) fn new(filter: Filter, local: SocketAddr) -> Ports {
-        Ports { filter, local }
-    }
-
-    /// Registers the local address, or all of the interface if that is unspecified.
-    pub(crate) fn set(&mut self, links: &Links, interface: u32) -> io::Result<()> {
-        let (ip, port) = (self.local.ip(), self.local.port());
-        if ip.is_unspecified() {
-            let ours = links.addresses(interface).filter(|a| a.is_ipv4() == ip.is_ipv4());
-            self.filter.set_addresses(ours, port)
-        } else {
-            self.filter.set_addresses(std::iter::once(ip), port)
-        }
-    }
-
-    /// Whether packets shall be stamped on arrival.
-    pub(crate) fn set_stamps(&mut self, wanted: bool) -> io::Result<()> {
-        self.filter.set_stamps(wanted)
-    }
-
-    pub(crate) fn fragments(&self) -> u64 {
-        self.filter.fragments()
-    }
 }
