@@ -383,5 +383,4 @@ pub fn payload(number: u64, len: usize) -> Bytes {
 }
 
 #[cfg(test)]
-#[path = "check_tests.rs"]
 mod tests;

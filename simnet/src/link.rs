@@ -394,5 +394,4 @@ pub(crate) fn corrupt(data: &mut Vec<u8>, rng: &mut Rng) {
 }
 
 #[cfg(test)]
-#[path = "link_tests.rs"]
 mod tests;

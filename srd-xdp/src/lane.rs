@@ -408,5 +408,4 @@ impl Packet {
 }
 
 #[cfg(test)]
-#[path = "lane_tests.rs"]
 mod tests;

@@ -274,5 +274,4 @@ fn parse_udp(
 }
 
 #[cfg(test)]
-#[path = "packet_tests.rs"]
 mod tests;
