@@ -10,7 +10,8 @@ use srd_core::card::Gid;
 use srd_udp::{BindError, UdpOptions};
 use srd_xdp::{AnyDriver, DriverChoice, XdpOptions};
 
-use crate::nic::{BoxedDriver, NicConfig, OpenError};
+use crate::config::{NicConfig, OpenError};
+use crate::nic::BoxedDriver;
 
 /// What a processing unit needs of a driver.
 pub(crate) type Opened = (BoxedDriver, Vec<OwnedFd>);
@@ -118,13 +119,4 @@ fn xdp_queues(config: &NicConfig) -> u32 {
     // If it cannot be asked, it cannot be opened either.
     let there = srd_xdp::probe(config.addr.ip(), None).map_or(all, |found| found.queues);
     (all.min(there) / u32::from(config.units)).max(1)
-}
-
-impl From<srd_xdp::OpenError> for OpenError {
-    fn from(error: srd_xdp::OpenError) -> OpenError {
-        match error {
-            srd_xdp::OpenError::Udp(error) => error.into(),
-            error => OpenError::Xdp(error),
-        }
-    }
 }

@@ -10,6 +10,7 @@ mod bind;
 pub mod cancel;
 mod common;
 mod company;
+mod config;
 mod cores;
 pub mod counters;
 pub mod faults;
@@ -30,8 +31,9 @@ mod thread;
 mod trial;
 mod unit;
 
+pub use config::{NicConfig, OpenError};
 pub use memory::{HostMem, RawRegion};
-pub use nic::{Nic, NicConfig, NicCounters, NicSink, OpenError};
+pub use nic::{Nic, NicCounters, NicSink};
 pub use options::{OptionError, Options};
 pub use srd_core::card::{
     self, Access, CardError, CardEvent, CardOptions, Completion, CqId, Gid, MrKeys, Opcode, PdId, Profile, QpAttr,

@@ -1,93 +1,24 @@
 //! An open card: its processing units as one.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use srd_core::card::{
-    Access, Card, CardError, CardEvent, CardOptions, Completion, CqId, DeviceCounters, Gid, GidError, MrKeys, PdId,
-    PortCounters, Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Unit,
+    Access, Card, CardError, CardEvent, Completion, CqId, DeviceCounters, Gid, GidError, MrKeys, PdId, PortCounters,
+    Profile, QpAttr, QpInit, QpModify, SendWr, Sge, Unit,
 };
-use srd_core::{CheckedConfig, Config, Driver, Engine, FaultPlan, Stats};
-use srd_udp::{BindError, UdpOptions};
-use srd_xdp::{DriverChoice, XdpOptions};
+use srd_core::{Driver, Engine, Stats};
 
 use crate::bind::{self, Opened};
 use crate::common::{Common, Pairs};
+use crate::config::{NicConfig, OpenError};
 use crate::counters::{Identity, Publisher};
 use crate::lock::{self, MappedMutexGuard, Mutex};
 use crate::memory::{HostMem, RawRegion};
 use crate::unit::{Pu, counters, spawn, turn, turn_all};
-
-/// What a card is made of.
-#[derive(Clone, Debug)]
-pub struct NicConfig {
-    /// Name of the device, for logs.
-    pub name: String,
-    /// Address and port that peers reach it at; port 0 lets the kernel choose, and so does a port that is taken.
-    pub addr: SocketAddr,
-    /// Processing units, a power of two in 1..=16: each has a port (they follow each other), a lock, a thread, and its share of
-    /// the queue pairs. Over IPv6 there is one.
-    pub units: u16,
-    /// The transport.
-    pub transport: CheckedConfig,
-    /// What moves the packets.
-    pub driver: DriverChoice,
-    /// Receive queues of the interface to take for AF_XDP, 1..=16, as far as they are free.
-    pub xdp_queues: u32,
-    /// The driver, as far as it uses kernel UDP.
-    pub udp: UdpOptions,
-    /// The card.
-    pub card: CardOptions,
-    /// What goes wrong in the network on request, and the seed of it.
-    pub faults: Option<(FaultPlan, u64)>,
-    /// The directory that counters are published in, for `srd stat`; `None` for nowhere.
-    pub counters: Option<PathBuf>,
-    /// Seed of keys, numbers and connection ids; `None` for one that nobody can guess.
-    pub seed: Option<u64>,
-}
-
-impl NicConfig {
-    /// A card of the newest generation that peers reach at `addr`, and defaults otherwise.
-    pub fn at(addr: SocketAddr) -> NicConfig {
-        let newest = Profile::GENERATIONS.into_iter().rev().find_map(Profile::generation);
-        NicConfig {
-            name: "srd_0".into(),
-            addr,
-            units: 1,
-            transport: Config::default().check().expect("the defaults are valid"),
-            driver: DriverChoice::Udp,
-            xdp_queues: XdpOptions::default().queues,
-            udp: UdpOptions::default(),
-            card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
-            faults: None,
-            counters: None,
-            seed: None,
-        }
-    }
-}
-
-/// Why a card could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The address cannot be a card's.
-    #[error(transparent)]
-    Address(#[from] GidError),
-    /// The sockets could not be opened.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// AF_XDP cannot be used.
-    #[error(transparent)]
-    Xdp(srd_xdp::OpenError),
-    /// The system has no more of something.
-    #[error("cannot open a card: {0}")]
-    System(#[from] std::io::Error),
-}
 
 pub(crate) type BoxedDriver = Box<dyn Driver + Send>;
 pub(crate) type CardEngine = Engine<BoxedDriver, Card<HostMem>>;

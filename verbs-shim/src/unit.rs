@@ -16,10 +16,11 @@ use crate::answers::{Answers, Until};
 use crate::cancel::NoCancel;
 use crate::common::Common;
 use crate::company::Company;
+use crate::config::{NicConfig, OpenError};
 use crate::gone::Gone;
 use crate::lock::{self, MappedMutexGuard, Mutex, MutexGuard};
 use crate::memory::HostMem;
-use crate::nic::{BoxedDriver, CardEngine, NicConfig, NicCounters, OpenError};
+use crate::nic::{BoxedDriver, CardEngine, NicCounters};
 use crate::patience::Patience;
 use crate::thread::{self, Shift};
 

@@ -9,8 +9,9 @@ use srd_core::card::{CardError, CardEvent, CqId, Gid, PdId};
 use super::buf::{Buf, Window};
 use super::cq::{CompletionQueue, Notify};
 use super::qp::{QpBuilder, Srd, Ud};
+use crate::config::{NicConfig, OpenError};
 use crate::lock::Mutex;
-use crate::nic::{Nic, NicConfig, NicCounters, NicSink, OpenError};
+use crate::nic::{Nic, NicCounters, NicSink};
 
 /// An open card. Clones are the same card, which closes with the last of them and of what was made from it.
 #[derive(Clone, Debug)]

@@ -9,9 +9,9 @@ use std::path::Path;
 use srd_core::card::Gid;
 
 use super::{DEVICE, PORT, Values};
+use crate::config::NicConfig;
 use crate::limit::may_write;
 use crate::link::Link;
-use crate::nic::NicConfig;
 
 /// What a device says of itself in the tree.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -26,8 +26,8 @@ pub use address::{Addr, main_address};
 pub use log::Log;
 pub use table::{CAPS, OPTIONS, Opt, find};
 
+use crate::config::NicConfig;
 use crate::faults::FaultSpec;
-use crate::nic::NicConfig;
 
 /// Whether packets carry checksums of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
