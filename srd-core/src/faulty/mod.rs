@@ -2,8 +2,9 @@
 //!
 //! What goes wrong may change with time, by a [`FaultPlan`]. Which datagram meets which fault depends on the seed and on the
 //! order of the datagrams, on nothing else; every kind of fault draws from a generator of its own, so that switching one on
-//! does not move the others. The module has no I/O and no clock of its own: both are the wrapped driver's. It never invents bytes that were not sent, except the flipped bit of a
-//! damaged datagram, and it never keeps more than [`Faults::max_held`] datagrams back.
+//! does not move the others. The module has no I/O and no clock of its own: both are the wrapped driver's. It never invents
+//! bytes that were not sent, except the flipped bit of a damaged datagram, and it never keeps more than
+//! [`Faults::max_held`] datagrams back.
 
 mod plan;
 
