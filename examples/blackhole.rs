@@ -25,7 +25,7 @@ fn main() -> Result<(), String> {
     };
     testbed::available()?;
     let _turn = support::turn();
-    let bed = hole::fabric();
+    let bed = hole::fabric().build().map_err(|e| e.to_string())?;
     let load = Load { size: 8192, depth: 32, count: u64::MAX };
     println!(
         "{SPINES} spines of {} each; one of them dies. Payload that the others carry: {:.0} Mbit/s.\n",

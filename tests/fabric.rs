@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::sync::MutexGuard;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,11 +16,17 @@ use support::hole::{self, SPINE_PAYLOAD, SPINES, Way, carried_down, fabric, setu
 use support::{
     Arrival, Delays, Load, Node, Setup, Snapshot, Timeline, Watch, attempt, bound, lateness, mbit, miss, turn,
 };
-use testbed::{Clos, Direction, Rate, Traffic, runs_here};
+use testbed::{Clos, ClosBuilder, Direction, Rate, Traffic};
 
 /// Drivers of sender and receiver.
 const DRIVERS: [[DriverChoice; 2]; 4] = [[Udp, Udp], [Xdp, Xdp], [Xdp, Udp], [Udp, Xdp]];
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A bed for one experiment, which has the machine for itself; `None` where there are no test beds.
+fn stage(settings: ClosBuilder) -> Option<(MutexGuard<'static, ()>, Clos)> {
+    let turn = turn();
+    Some((turn, settings.for_test()?))
+}
 
 /// Set-ups of sender and receiver.
 fn both(drivers: [DriverChoice; 2]) -> [Setup; 2] {
@@ -43,11 +50,7 @@ fn spread_between_drivers() {
 }
 
 fn spreads(drivers: [DriverChoice; 2]) {
-    if !runs_here() {
-        return;
-    }
-    let _turn = turn();
-    let bed = fabric();
+    let Some((_turn, bed)) = stage(fabric()) else { return };
     attempt(|| {
         let watch = Watch::start();
         let [from, to] = both(drivers);
@@ -96,11 +99,7 @@ fn counters(seen: &Snapshot) -> String {
 
 /// One of the spines swallows packets: goodput is back soon, and no message notices much.
 fn survives(way: Way, drivers: [DriverChoice; 2]) {
-    if !runs_here() {
-        return;
-    }
-    let _turn = turn();
-    let bed = fabric();
+    let Some((_turn, bed)) = stage(fabric()) else { return };
     let [from, to] = both(drivers);
     attempt(|| {
         let (seen, detail) = hole::srd(&bed, way, [&from, &to], Load { size: 8192, depth: 32, count: u64::MAX });
@@ -162,11 +161,7 @@ fn black_hole_of_acknowledgements_over_xdp() {
 
 #[test]
 fn tcp_beside_it() {
-    if !runs_here() {
-        return;
-    }
-    let _turn = turn();
-    let bed = fabric();
+    let Some((_turn, bed)) = stage(fabric()) else { return };
     for way in [Way::Both, Way::Acks] {
         let load = Load { size: 8192, depth: 32, count: u64::MAX };
         let srd = |drivers| {
@@ -216,11 +211,7 @@ fn random_loss_between_drivers() {
 }
 
 fn loses(drivers: [DriverChoice; 2]) {
-    if !runs_here() {
-        return;
-    }
-    let _turn = turn();
-    let bed = fabric();
+    let Some((_turn, bed)) = stage(fabric()) else { return };
     attempt(|| {
         let watch = Watch::start();
         let start = Instant::now();
@@ -278,11 +269,7 @@ fn loses(drivers: [DriverChoice; 2]) {
 
 #[test]
 fn large_datagrams_vanish() {
-    if !runs_here() {
-        return;
-    }
-    let _turn = turn();
-    let bed = fabric();
+    let Some((_turn, bed)) = stage(fabric()) else { return };
     let load = Load { size: 8192, depth: 64, count: 2000 };
     for (spines, drivers) in [(1, [Udp, Udp]), (1, [Xdp, Xdp]), (SPINES, [Udp, Udp]), (SPINES, [Xdp, Xdp])] {
         for spine in 0..spines {
@@ -312,11 +299,7 @@ fn large_datagrams_vanish() {
 
 #[test]
 fn peer_dies() {
-    if !runs_here() {
-        return;
-    }
-    let _turn = turn();
-    let bed = fabric();
+    let Some((_turn, bed)) = stage(fabric()) else { return };
     DRIVERS.into_iter().for_each(|drivers| dies(&bed, drivers));
 }
 
@@ -344,11 +327,7 @@ fn dies(bed: &Clos, drivers: [DriverChoice; 2]) {
 
 #[test]
 fn peer_restarts() {
-    if !runs_here() {
-        return;
-    }
-    let _turn = turn();
-    let bed = fabric();
+    let Some((_turn, bed)) = stage(fabric()) else { return };
     DRIVERS.into_iter().for_each(|drivers| restarts(&bed, drivers));
 }
 
@@ -398,12 +377,8 @@ fn incast_between_drivers() {
 /// Several senders to one receiver: its driver, and theirs.
 fn gather(receiver: DriverChoice, driver: impl Fn(usize) -> DriverChoice) {
     const SENDERS: usize = 4;
-    if !runs_here() {
-        return;
-    }
-    let _turn = turn();
-    let rate = Rate::mbit(200);
-    let bed = Clos::builder().hosts_per_leaf(SENDERS).host_rate(rate).queue_bytes(64 << 10).build().unwrap();
+    let settings = Clos::builder().hosts_per_leaf(SENDERS).host_rate(Rate::mbit(200)).queue_bytes(64 << 10);
+    let Some((_turn, bed)) = stage(settings) else { return };
     attempt(|| {
         let watch = Watch::start();
         let to = Node::start(bed.host(SENDERS), Setup { driver: receiver, ..setup(100) });

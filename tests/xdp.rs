@@ -158,12 +158,9 @@ fn has_program(host: &Host) -> bool {
 
 #[test]
 fn every_pair_of_drivers_gets_along() {
-    if !testbed::runs_here() {
-        return;
-    }
     for (mtu, family) in [(1500, Family::V4), (9000, Family::V6)] {
         for (here, there) in [("xdp", "xdp"), ("xdp", "udp"), ("udp", "xdp")] {
-            let bed = Pair::builder().mtu(mtu).build().expect("a test bed");
+            let Some(bed) = Pair::builder().mtu(mtu).for_test() else { return };
             let (server, addr) = server(bed.host(1), family, &["--driver", there]);
             for (test, args) in [
                 ("lat", &["--size", "64"][..]),
@@ -186,10 +183,7 @@ fn every_pair_of_drivers_gets_along() {
 
 #[test]
 fn killed_at_any_time_it_leaves_nothing() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().build().expect("a test bed");
+    let Some(bed) = Pair::builder().for_test() else { return };
     for round in 0..10 {
         let (server, addr) = server(bed.host(1), Family::V4, &["--driver", "xdp"]);
         let args = ["--driver", "xdp", "--time", "30"];
@@ -206,10 +200,7 @@ fn killed_at_any_time_it_leaves_nothing() {
 
 #[test]
 fn ping_and_iperf3_get_through_meanwhile() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().mtu(1500).build().expect("a test bed");
+    let Some(bed) = Pair::builder().mtu(1500).for_test() else { return };
     let to = bed.host(1).addr().to_string();
     let (_server, addr) = server(bed.host(1), Family::V4, &["--driver", "xdp"]);
     let mut transfer = client(bed.host(0), "bw", addr, &["--driver", "xdp", "--time", "2", "--size", "64k"]);
@@ -229,11 +220,8 @@ fn ping_and_iperf3_get_through_meanwhile() {
 
 #[test]
 fn a_spine_that_swallows_packets_costs_paths_and_no_messages() {
-    if !testbed::runs_here() {
-        return;
-    }
     for (here, there) in [("xdp", "xdp"), ("udp", "xdp")] {
-        let bed = Clos::builder().spines(4).mtu(1500).build().expect("a test bed");
+        let Some(bed) = Clos::builder().spines(4).mtu(1500).for_test() else { return };
         let (_server, addr) = server(bed.host(2), Family::V4, &["--driver", there]);
         let args = ["--driver", here, "--time", "2", "--size", "16k", "--depth", "16", "--cc", "fixed:200M"];
         let transfer = Running::start(&mut client(bed.host(0), "bw", addr, &args));
@@ -319,10 +307,7 @@ fn the_wire_looks_alike_with_both_drivers() {
 
 #[test]
 fn auto_takes_af_xdp_where_the_kernel_would_not_copy() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().mtu(1500).build().expect("a test bed");
+    let Some(bed) = Pair::builder().mtu(1500).for_test() else { return };
     let (_server, addr) = server(bed.host(1), Family::V4, &["--driver", "udp"]);
     let out = finish(&mut client(bed.host(0), "lat", addr, &["--driver", "auto", "--iters", "10"]));
     let stderr = String::from_utf8_lossy(&out.stderr);
@@ -337,10 +322,7 @@ fn auto_takes_af_xdp_where_the_kernel_would_not_copy() {
 
 #[test]
 fn verbose_tells_what_the_kernel_granted() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().mtu(1500).build().expect("a test bed");
+    let Some(bed) = Pair::builder().mtu(1500).for_test() else { return };
     let (_server, addr) = server(bed.host(1), Family::V4, &["--driver", "xdp"]);
     for (verbose, lines) in [(&[][..], 0), (&["-v"], 1)] {
         let out = finish(client(bed.host(0), "lat", addr, &["--driver", "xdp", "--iters", "10"]).args(verbose));
@@ -361,10 +343,7 @@ fn with_capabilities(host: &Host, capabilities: &[&str]) -> Command {
 
 #[test]
 fn without_privilege_it_says_what_is_missing() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().build().expect("a test bed");
+    let Some(bed) = Pair::builder().for_test() else { return };
     let to = bed.host(1).addr().to_string();
     for capabilities in [&[][..], &["net_raw", "bpf"], &["net_admin", "bpf"], &["net_admin", "net_raw"]] {
         let mut command = with_capabilities(bed.host(0), capabilities);
@@ -377,10 +356,7 @@ fn without_privilege_it_says_what_is_missing() {
 
 #[test]
 fn a_few_capabilities_are_enough() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().build().expect("a test bed");
+    let Some(bed) = Pair::builder().for_test() else { return };
     let (_server, addr) = server(bed.host(1), Family::V4, &["--driver", "xdp"]);
     let mut command = with_capabilities(bed.host(0), &["net_admin", "net_raw", "bpf", "ipc_lock"]);
     let args = ["--driver", "xdp", "--iters", "100", "--mode", "sleep", "--json"];
@@ -390,10 +366,7 @@ fn a_few_capabilities_are_enough() {
 
 #[test]
 fn processes_share_an_interface_by_its_queues() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().mtu(1500).queues(2).build().expect("a test bed");
+    let Some(bed) = Pair::builder().mtu(1500).queues(2).for_test() else { return };
     let one_queue = ["--driver", "xdp", "--xdp-queues", "1"];
     let servers = [0, 1].map(|_| server(bed.host(1), Family::V4, &one_queue));
     let third = finish(&mut client(bed.host(1), "lat", servers[0].1, &one_queue));
@@ -412,10 +385,7 @@ fn processes_share_an_interface_by_its_queues() {
 
 #[test]
 fn link_local_addresses_have_an_interface() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().build().expect("a test bed");
+    let Some(bed) = Pair::builder().for_test() else { return };
     for (i, host) in bed.hosts().iter().enumerate() {
         let args = format!("addr add fe80::{}/64 dev eth0 nodad", i + 1);
         assert!(host.command("ip").args(args.split(' ')).status().expect("ip starts").success());
@@ -435,10 +405,7 @@ fn link_local_addresses_have_an_interface() {
 
 #[test]
 fn doctor_says_whether_it_would_work() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().mtu(1500).build().expect("a test bed");
+    let Some(bed) = Pair::builder().mtu(1500).for_test() else { return };
     let addr = bed.host(0).addr().to_string();
     let finding = |mut command: Command, driver: &str| {
         command.args(["doctor", "--json", "--addr", &addr, "--driver", driver]);
@@ -467,10 +434,7 @@ fn doctor_says_whether_it_would_work() {
 
 #[test]
 fn doctor_warns_of_policies_that_are_bypassed() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().build().expect("a test bed");
+    let Some(bed) = Pair::builder().for_test() else { return };
     let host = bed.host(0);
     let warns = |driver: &str| {
         let addr = host.addr().to_string();

@@ -48,10 +48,7 @@ fn open(host: &Host, options: XdpOptions) -> Result<XdpDriver, OpenError> {
 
 #[test]
 fn the_interface_is_left_as_it_was() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder());
+    let Some(bed) = bed(Pair::builder()) else { return };
     let before = [state(bed.host(0)), state(bed.host(1))];
     for round in 0..20 {
         let mut a = xdp(bed.host(0), Family::V4);
@@ -68,10 +65,7 @@ fn the_interface_is_left_as_it_was() {
 
 #[test]
 fn drivers_share_the_program_and_the_last_one_takes_it_along() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500).queues(2));
+    let Some(bed) = bed(Pair::builder().mtu(1500).queues(2)) else { return };
     let before = state(bed.host(1));
     let mut a = xdp(bed.host(0), Family::V4);
     assert_eq!(a.driver.info().queues, [0, 1]);
@@ -116,10 +110,7 @@ fn drivers_share_the_program_and_the_last_one_takes_it_along() {
 
 #[test]
 fn a_taken_queue_is_said_to_be_taken() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder());
+    let Some(bed) = bed(Pair::builder()) else { return };
     let _first = xdp(bed.host(0), Family::V4);
     let e = open(bed.host(0), options()).expect_err("there is one queue only");
     assert!(matches!(e, OpenError::QueuesTaken { queues: 1, .. }), "{e:?}");
@@ -128,10 +119,7 @@ fn a_taken_queue_is_said_to_be_taken() {
 
 #[test]
 fn a_program_of_somebody_else_is_left_alone() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder());
+    let Some(bed) = bed(Pair::builder()) else { return };
     let free = state(bed.host(0));
     let link = bed.host(0).enter(|| {
         let index = nix::net::if_::if_nametoindex("eth0").expect("the cable");
@@ -152,10 +140,7 @@ fn a_program_of_somebody_else_is_left_alone() {
 
 #[test]
 fn what_cannot_be_had_is_explained() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder());
+    let Some(bed) = bed(Pair::builder()) else { return };
     let host = bed.host(0);
     let before = state(host);
     let says = |addr: &str, options: XdpOptions, text: &str| {
@@ -206,10 +191,7 @@ fn holder() {
 
 #[test]
 fn ports_of_the_killed_are_removed_by_the_next() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().queues(2));
+    let Some(bed) = bed(Pair::builder().queues(2)) else { return };
     let host = bed.host(0);
     let one = XdpOptions { queues: 1, ..options() };
     let first = open(host, one.clone()).expect("a driver");
@@ -248,10 +230,7 @@ fn reopener() {
 /// The kernel counts the memory of closed sockets for a moment longer, and that of an attempt at zero copy.
 #[test]
 fn locked_memory_for_one_driver_is_enough() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     if !bed.is_virtual() {
         return;
     }
@@ -280,10 +259,7 @@ fn locked_memory_for_one_driver_is_enough() {
 
 #[test]
 fn a_device_without_native_programs_has_a_generic_one() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500).offload(false));
+    let Some(bed) = bed(Pair::builder().mtu(1500).offload(false)) else { return };
     let host = bed.host(0);
     for words in ["link add link eth0 name m0 type macvlan", "addr add 10.8.0.1/24 dev m0", "link set m0 up"] {
         output(host.command("ip").args(words.split(' ')));

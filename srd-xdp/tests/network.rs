@@ -31,10 +31,7 @@ fn reaches(a: &mut Side<XdpDriver>, b: &mut Side<impl Driver + Send>, to: Socket
 
 #[test]
 fn vlans_are_tagged_and_untagged() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     let probe = bed.host(0).command("ip").args("link add link eth0 name eth0.6 type vlan id 6".split(' ')).output();
     if String::from_utf8_lossy(&probe.expect("ip starts").stderr).contains("Unknown device type") {
         eprintln!("skipped: this kernel has no VLAN devices (CONFIG_VLAN_8021Q)");
@@ -68,11 +65,8 @@ fn vlans_are_tagged_and_untagged() {
 
 #[test]
 fn through_gateways() {
-    if !testbed::runs_here() {
-        return;
-    }
     for family in [Family::V4, Family::V6] {
-        let bed = Clos::builder().spines(2).build().expect("a test bed");
+        let Some(bed) = Clos::builder().spines(2).for_test() else { return };
         let (mut a, mut b) = (xdp(bed.host(0), family), xdp(bed.host(2), family));
         let (to_a, to_b) = (a.addr(), b.addr());
         reaches(&mut a, &mut b, to_b);
@@ -82,10 +76,7 @@ fn through_gateways() {
 
 #[test]
 fn a_neighbour_with_a_new_card() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     let (mut a, mut b) = (xdp(bed.host(0), Family::V4), udp(bed.host(1), Family::V4));
     meet(&mut a, &mut b);
     let to = b.addr();
@@ -102,10 +93,7 @@ fn a_neighbour_with_a_new_card() {
 /// Whoever uses a neighbour that nobody has confirmed for long makes the kernel ask for it.
 #[test]
 fn a_neighbour_that_moved_in_silence() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     // Stale neighbours are asked at once, and given up after a moment.
     for (name, value) in [("delay_first_probe_time", "0"), ("ucast_solicit", "1"), ("retrans_time_ms", "20")] {
         let path = format!("/proc/sys/net/ipv4/neigh/eth0/{name}");
@@ -144,10 +132,7 @@ fn a_neighbour_that_moved_in_silence() {
 
 #[test]
 fn rules_that_change() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     ip(bed.host(1), "addr add 10.6.0.1/32 dev eth0");
     let probe = bed.host(0).command("ip").args("rule add to 10.9.0.0/16 table 100".split(' ')).output();
     if !probe.expect("ip starts").status.success() {
@@ -172,10 +157,7 @@ fn rules_that_change() {
 
 #[test]
 fn routes_and_links_that_change() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     ip(bed.host(1), "addr add 10.5.0.1/32 dev eth0");
     let mut a = xdp(bed.host(0), Family::V4);
     let mut b = xdp_at(bed.host(1), "0.0.0.0:0".parse().expect("an address"), options());
@@ -205,10 +187,7 @@ fn routes_and_links_that_change() {
 
 #[test]
 fn other_ports_and_addresses_are_the_kernels() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     ip(bed.host(1), "addr add 10.0.0.77/24 dev eth0");
     let (mut a, mut b) = (xdp(bed.host(0), Family::V4), xdp(bed.host(1), Family::V4));
     meet(&mut a, &mut b);
@@ -230,10 +209,7 @@ fn other_ports_and_addresses_are_the_kernels() {
 
 #[test]
 fn link_local_addresses() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     for (i, host) in bed.hosts().iter().enumerate() {
         ip(host, &format!("addr add fe80::{}/64 dev eth0 nodad", i + 1));
     }

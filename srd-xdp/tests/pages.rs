@@ -58,7 +58,7 @@ fn has_huge_pages() -> bool {
 
 /// Two drivers that exchange datagrams, with so many frames each.
 fn converse(frames: u32) -> [bool; 3] {
-    let bed = bed(Pair::builder().mtu(1500));
+    let bed = bed(Pair::builder().mtu(1500)).expect("the test runs here");
     let (mut a, mut b) = (open(bed.host(0), frames), open(bed.host(1), frames));
     meet(&mut a, &mut b);
     let (to_a, to_b, before) = (a.addr(), b.addr(), b.stats());

@@ -62,11 +62,8 @@ fn exchange<A: Driver + Send, B: Driver + Send>(a: &mut Side<A>, b: &mut Side<B>
 
 #[test]
 fn both_by_af_xdp() {
-    if !testbed::runs_here() {
-        return;
-    }
     for family in [Family::V4, Family::V6] {
-        let bed = bed(Pair::builder().mtu(1500));
+        let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
         let (mut a, mut b) = (xdp(bed.host(0), family), xdp(bed.host(1), family));
         meet(&mut a, &mut b);
         let (before_a, before_b) = (a.stats(), b.stats());
@@ -80,11 +77,8 @@ fn both_by_af_xdp() {
 
 #[test]
 fn jumbo_datagrams_span_frames() {
-    if !testbed::runs_here() {
-        return;
-    }
     for family in [Family::V4, Family::V6] {
-        let bed = bed(Pair::builder().mtu(9000));
+        let Some(bed) = bed(Pair::builder().mtu(9000)) else { return };
         let (mut a, mut b) = (xdp(bed.host(0), family), xdp(bed.host(1), family));
         assert_eq!(a.driver.info().multi_buffer, kernel() >= (6, 6), "{:?}", a.driver.info());
         if !a.driver.info().multi_buffer {
@@ -102,10 +96,7 @@ fn jumbo_datagrams_span_frames() {
 
 #[test]
 fn without_jumbo_long_datagrams_go_through_the_kernel() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(9000));
+    let Some(bed) = bed(Pair::builder().mtu(9000)) else { return };
     let addr = |i: usize| (bed.host(i).addr(), 0).into();
     let mut a = xdp_at(bed.host(0), addr(0), srd_xdp::XdpOptions { jumbo: false, ..options() });
     let mut b = xdp_at(bed.host(1), addr(1), srd_xdp::XdpOptions { jumbo: false, ..options() });
@@ -121,11 +112,8 @@ fn without_jumbo_long_datagrams_go_through_the_kernel() {
 
 #[test]
 fn mixed_with_kernel_udp() {
-    if !testbed::runs_here() {
-        return;
-    }
     for (family, offload) in [(Family::V4, true), (Family::V6, true), (Family::V4, false), (Family::V6, false)] {
-        let bed = bed(Pair::builder().mtu(1500).offload(offload));
+        let Some(bed) = bed(Pair::builder().mtu(1500).offload(offload)) else { return };
         let (mut a, mut b) = (xdp(bed.host(0), family), udp(bed.host(1), family));
         meet(&mut a, &mut b);
         let before = a.stats();
@@ -143,11 +131,8 @@ fn mixed_with_kernel_udp() {
 
 #[test]
 fn what_the_network_says_about_a_datagram() {
-    if !testbed::runs_here() {
-        return;
-    }
     for family in [Family::V4, Family::V6] {
-        let bed = bed(Pair::builder().mtu(1500));
+        let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
         let any = if family == Family::V4 { "0.0.0.0:0" } else { "[::]:0" };
         let any: std::net::SocketAddr = any.parse().expect("an address");
         let mut a = xdp(bed.host(0), family);
@@ -180,10 +165,7 @@ fn what_the_network_says_about_a_datagram() {
 
 #[test]
 fn a_spinning_loop_that_was_away_learns_when_datagrams_arrived() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     let mut a = xdp(bed.host(0), Family::V4);
     let udp = srd_xdp::UdpOptions { wait: srd_xdp::WaitMode::Spin, ..common::udp_options() };
     let mut b = xdp_at(bed.host(1), (bed.host(1).addr(), 0).into(), XdpOptions { udp, ..options() });
@@ -225,11 +207,8 @@ fn and_so_it_does_in_a_time_namespace() {
 
 #[test]
 fn nothing_arrives_before_it_was_sent() {
-    if !testbed::runs_here() {
-        return;
-    }
     for wait in [srd_xdp::WaitMode::Sleep, srd_xdp::WaitMode::Spin] {
-        let bed = bed(Pair::builder().mtu(1500));
+        let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
         let mut a = xdp(bed.host(0), Family::V4);
         let udp = srd_xdp::UdpOptions { wait, ..common::udp_options() };
         let mut b = xdp_at(bed.host(1), (bed.host(1).addr(), 0).into(), XdpOptions { udp, ..options() });
@@ -255,10 +234,7 @@ fn nothing_arrives_before_it_was_sent() {
 
 #[test]
 fn loopback_goes_through_the_kernel() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder());
+    let Some(bed) = bed(Pair::builder()) else { return };
     let mut a = xdp(bed.host(0), Family::V4);
     let me = a.addr();
     a.say(me, "to myself");
@@ -268,10 +244,7 @@ fn loopback_goes_through_the_kernel() {
 
 #[test]
 fn bursts_longer_than_the_ring() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     let few = |host: usize, frames| {
         let options = srd_xdp::XdpOptions { frames, ..options() };
         xdp_at(bed.host(host), (bed.host(host).addr(), 0).into(), options)
@@ -294,10 +267,7 @@ fn bursts_longer_than_the_ring() {
 
 #[test]
 fn steady_state_allocates_nothing() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = bed(Pair::builder().mtu(1500));
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
     let (mut a, mut b) = (xdp(bed.host(0), Family::V4), xdp(bed.host(1), Family::V4));
     meet(&mut a, &mut b);
     let mem = Memory::new(60_000);
@@ -333,11 +303,8 @@ fn kernel() -> (u32, u32) {
 
 #[test]
 fn checksums_are_completed_by_whom_it_may_concern() {
-    if !testbed::runs_here() {
-        return;
-    }
     for cable in [true, false] {
-        let bed = bed(Pair::builder().mtu(1500).offload(cable));
+        let Some(bed) = bed(Pair::builder().mtu(1500).offload(cable)) else { return };
         let (mut a, mut b) = (xdp(bed.host(0), Family::V4), xdp(bed.host(1), Family::V4));
         // As old kernels refuse the metadata, and NICs may ignore them.
         let asked = kernel() >= (6, 11) && !a.driver.info().zero_copy;
@@ -359,9 +326,6 @@ fn checksums_are_completed_by_whom_it_may_concern() {
 
 #[test]
 fn with_a_generic_program_and_with_busy_polling() {
-    if !testbed::runs_here() {
-        return;
-    }
     let variants = [
         XdpOptions { attach: Attach::Generic, ..options() },
         XdpOptions { busy_poll_us: Some(20), ..options() },
@@ -369,7 +333,7 @@ fn with_a_generic_program_and_with_busy_polling() {
     ];
     for options in variants {
         // Without offload the other end's kernel sends single datagrams.
-        let bed = bed(Pair::builder().mtu(1500).offload(false));
+        let Some(bed) = bed(Pair::builder().mtu(1500).offload(false)) else { return };
         let mut a = xdp_at(bed.host(0), (bed.host(0).addr(), 0).into(), options);
         let mut b = udp(bed.host(1), Family::V4);
         let generic = bed.host(0).command("ip").args(["link", "show", "dev", "eth0"]).output().expect("ip");

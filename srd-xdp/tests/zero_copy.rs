@@ -11,10 +11,7 @@ use testbed::{Family, Pair};
 
 /// A pair of hosts with NICs.
 fn nics(mtu: u32) -> Option<Pair> {
-    if !testbed::runs_here() {
-        return None;
-    }
-    let bed = bed(Pair::builder().mtu(mtu));
+    let bed = bed(Pair::builder().mtu(mtu))?;
     if bed.is_virtual() {
         eprintln!("skipped: virtual cables have no zero copy; SRD_TESTBED_NICS names no NICs (see './x vm')");
     }

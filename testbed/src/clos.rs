@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::bed::{Bed, Node};
 use crate::cable::{End, Plan, Wire};
 use crate::host::Host;
+use crate::tools::runs_here;
 use crate::{CableStats, Direction, Error, LinkDrops, LinkStats, Moment, Rate, Traffic, impair, stats};
 
 /// A two-tier network; removed when dropped.
@@ -391,6 +392,16 @@ impl ClosBuilder {
         let plan = self.shape.plan(self.host, spine_wire);
         let bed = Bed::build(&plan, self.ecmp_seed, self.keep.as_deref())?;
         Ok(Clos::around(bed, self.shape))
+    }
+
+    /// Builds it for a test: `None`, after a note on standard error, where tests
+    /// that need beds shall not run (see [`runs_here`]).
+    ///
+    /// # Panics
+    /// If it cannot be built.
+    #[must_use]
+    pub fn for_test(self) -> Option<Clos> {
+        runs_here().then(|| self.build().unwrap_or_else(|e| panic!("no test bed: {e}")))
     }
 }
 

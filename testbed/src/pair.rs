@@ -6,6 +6,7 @@ use crate::bed::{Bed, Node};
 use crate::cable::{End, Plan, Wire};
 use crate::host::Host;
 use crate::nics::Nics;
+use crate::tools::runs_here;
 use crate::{CableStats, Error, Rate, Traffic, impair, stats};
 
 /// Two hosts joined by one cable; removed when dropped.
@@ -210,6 +211,16 @@ impl PairBuilder {
         }
         let bed = Bed::build(&plan, None, self.keep.as_deref())?;
         Ok(Pair::around(bed, nics))
+    }
+
+    /// Builds it for a test: `None`, after a note on standard error, where tests
+    /// that need beds shall not run (see [`runs_here`]).
+    ///
+    /// # Panics
+    /// If it cannot be built.
+    #[must_use]
+    pub fn for_test(self) -> Option<Pair> {
+        runs_here().then(|| self.build().unwrap_or_else(|e| panic!("no test bed: {e}")))
     }
 }
 

@@ -17,12 +17,11 @@ pub fn available() -> Result<(), String> {
 }
 
 /// Whether a test that needs beds shall run. As root it shall, and whatever is
-/// missing makes it fail; any other user gets a note on standard error.
+/// missing makes it fail; any other user gets a note on standard error. Most
+/// tests get both at once, the answer and the bed:
 ///
 /// ```no_run
-/// if !testbed::runs_here() {
-///     return;
-/// }
+/// let Some(bed) = testbed::Pair::builder().for_test() else { return };
 /// ```
 #[must_use]
 pub fn runs_here() -> bool {

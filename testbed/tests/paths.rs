@@ -6,8 +6,8 @@ use testbed::{Clos, Direction, Family, LinkDrops, Pair, Traffic, runs_here};
 /// Packets that are not ours (a multicast report or two) on one link.
 const NOISE: u64 = 3;
 
-fn two_spines() -> Clos {
-    Clos::builder().spines(2).hosts_per_leaf(1).build().unwrap()
+fn two_spines() -> Option<Clos> {
+    Clos::builder().spines(2).hosts_per_leaf(1).for_test()
 }
 
 fn spread(bed: &Clos, from: usize, to: usize) -> Spread {
@@ -36,10 +36,7 @@ fn assert_all_arrive(bed: &Clos, from: usize, to: usize) {
 
 #[test]
 fn ecmp_spreads_ports_and_keeps_one_on_its_spine() {
-    if !runs_here() {
-        return;
-    }
-    let bed = Clos::builder().spines(4).build().unwrap();
+    let Some(bed) = Clos::builder().spines(4).for_test() else { return };
     for family in [Family::V4, Family::V6] {
         let many = Probe { family, ..Probe::default() }.spread(&bed, 0, 2).unwrap();
         assert_eq!(many.delivery.arrived(), 640, "{many:?}");
@@ -74,10 +71,7 @@ fn ecmp_seed_makes_choices_repeatable() {
 
 #[test]
 fn hole_up_takes_only_what_goes_up() {
-    if !runs_here() {
-        return;
-    }
-    let bed = two_spines();
+    let Some(bed) = two_spines() else { return };
     bed.hole(0, 0, Direction::Up).unwrap();
     assert_lost_over(&bed, 0, 0, 1);
     assert_all_arrive(&bed, 1, 0);
@@ -87,10 +81,7 @@ fn hole_up_takes_only_what_goes_up() {
 
 #[test]
 fn hole_down_takes_only_what_comes_down() {
-    if !runs_here() {
-        return;
-    }
-    let bed = two_spines();
+    let Some(bed) = two_spines() else { return };
     bed.hole(1, 0, Direction::Down).unwrap();
     assert_lost_over(&bed, 1, 1, 0);
     assert_all_arrive(&bed, 0, 1);
@@ -100,10 +91,7 @@ fn hole_down_takes_only_what_comes_down() {
 
 #[test]
 fn hole_spine_takes_both_ways_until_healed() {
-    if !runs_here() {
-        return;
-    }
-    let bed = two_spines();
+    let Some(bed) = two_spines() else { return };
     bed.hole_spine(0).unwrap();
     assert_lost_over(&bed, 0, 0, 1);
     assert_lost_over(&bed, 0, 1, 0);
@@ -114,10 +102,7 @@ fn hole_spine_takes_both_ways_until_healed() {
 
 #[test]
 fn traffic_decides_who_is_lost() {
-    if !runs_here() {
-        return;
-    }
-    let pair = Pair::builder().build().unwrap();
+    let Some(pair) = Pair::builder().for_test() else { return };
     let arrived = |payload| {
         let probe = Probe { payload, ..Probe::default() };
         probe.deliver(pair.host(0), pair.host(1)).unwrap().arrived()
@@ -143,9 +128,6 @@ fn traffic_decides_who_is_lost() {
 
 #[test]
 fn loss_takes_the_share_asked_for() {
-    if !runs_here() {
-        return;
-    }
     const SENT: f64 = 20_000.0;
     let probe = Probe { source_ports: 20, per_port: 1_000, burst: 250, ..Probe::default() };
     let assert_share = |lost: u64, percent: f64| {
@@ -155,7 +137,7 @@ fn loss_takes_the_share_asked_for() {
         assert!(off < 5.0 * deviation, "{lost} of {SENT} lost at {percent} %, deviation {deviation:.0}");
     };
 
-    let bed = Clos::builder().spines(1).hosts_per_leaf(1).build().unwrap();
+    let Some(bed) = Clos::builder().spines(1).hosts_per_leaf(1).for_test() else { return };
     bed.loss(0, 1, Direction::Down, 10.0).unwrap();
     let seen = probe.deliver(bed.host(0), bed.host(1)).unwrap();
     let taken = impaired(&bed);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use testbed::probe::Probe;
 use testbed::tcp::{Load, Stop};
-use testbed::{Clos, Direction, Family, Pair, Rate, runs_here};
+use testbed::{Clos, Direction, Family, Pair, Rate};
 
 /// Waits until something happens in the bed; looks often, gives up late.
 fn until(what: &str, mut happens: impl FnMut() -> bool) {
@@ -18,11 +18,8 @@ fn until(what: &str, mut happens: impl FnMut() -> bool) {
 
 #[test]
 fn rate_holds_within_a_tenth() {
-    if !runs_here() {
-        return;
-    }
     let rate = Rate::mbit(20);
-    let bed = Clos::builder().spines(1).hosts_per_leaf(1).spine_rate(rate).build().unwrap();
+    let Some(bed) = Clos::builder().spines(1).hosts_per_leaf(1).spine_rate(rate).for_test() else { return };
     let load = Load { stop: Stop::After(Duration::from_secs(60)), ..Load::default() };
     let running = load.start(bed.host(0), bed.host(1)).unwrap();
     let now = || {
@@ -41,13 +38,11 @@ fn rate_holds_within_a_tenth() {
 
 #[test]
 fn queue_is_bounded_in_bytes() {
-    if !runs_here() {
-        return;
-    }
     const QUEUE: u64 = 30_000;
     const FRAME: u64 = 1_000 + 42;
     let rate = Rate::mbit(10);
-    let bed = Clos::builder().spines(1).hosts_per_leaf(1).spine_rate(rate).queue_bytes(QUEUE as u32).build().unwrap();
+    let settings = Clos::builder().spines(1).hosts_per_leaf(1).spine_rate(rate).queue_bytes(QUEUE as u32);
+    let Some(bed) = settings.for_test() else { return };
     let probe = Probe { source_ports: 1, per_port: 1_000, payload: 1_000, burst: 1_000, ..Probe::default() };
     let seen = probe.deliver(bed.host(0), bed.host(1)).unwrap();
     let links = bed.link_drops().unwrap();
@@ -64,10 +59,7 @@ fn queue_is_bounded_in_bytes() {
 
 #[test]
 fn tcp_counts_what_it_carries() {
-    if !runs_here() {
-        return;
-    }
-    let pair = Pair::builder().rate(Rate::mbit(50)).mtu(1_500).offload(false).build().unwrap();
+    let Some(pair) = Pair::builder().rate(Rate::mbit(50)).mtu(1_500).offload(false).for_test() else { return };
     let each = 250_000;
     let stop = Stop::Bytes { each, limit: Duration::from_secs(60) };
     let report = Load { flows: 4, stop, ..Load::default() }.run(pair.host(0), pair.host(1)).unwrap();
@@ -85,10 +77,7 @@ fn tcp_counts_what_it_carries() {
 
 #[test]
 fn tcp_outlives_a_black_hole() {
-    if !runs_here() {
-        return;
-    }
-    let bed = Clos::builder().spines(2).hosts_per_leaf(1).spine_rate(Rate::mbit(20)).build().unwrap();
+    let Some(bed) = Clos::builder().spines(2).hosts_per_leaf(1).spine_rate(Rate::mbit(20)).for_test() else { return };
     let stop = Stop::Bytes { each: 200_000, limit: Duration::from_secs(60) };
     let running = Load { flows: 16, stop, ..Load::default() }.start(bed.host(0), bed.host(1)).unwrap();
     until("flows are under way", || running.received() > 200_000);
@@ -114,10 +103,7 @@ fn tcp_over_ipv6_does_not_flee_a_dead_spine() {
 }
 
 fn assert_flows_stay(family: Family) {
-    if !runs_here() {
-        return;
-    }
-    let bed = Clos::builder().spines(2).hosts_per_leaf(1).spine_rate(Rate::mbit(20)).build().unwrap();
+    let Some(bed) = Clos::builder().spines(2).hosts_per_leaf(1).spine_rate(Rate::mbit(20)).for_test() else { return };
     let whole = Duration::from_secs(6);
     let load = Load { flows: 32, stop: Stop::After(whole), family, ..Load::default() };
     let running = load.start(bed.host(0), bed.host(1)).unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use srd::xdp::DriverChoice;
 use srd::{Config, Span};
-use testbed::{Clos, Direction, Moment, Rate, tcp};
+use testbed::{Clos, ClosBuilder, Direction, Moment, Rate, tcp};
 
 use super::{Delays, Load, Node, Setup, Snapshot, Timeline, Watch, lateness};
 
@@ -74,9 +74,8 @@ pub(crate) struct Detail {
 }
 
 /// A bed for such experiments.
-pub(crate) fn fabric() -> Clos {
-    let bed = Clos::builder().spines(SPINES).hosts_per_leaf(1).spine_rate(SPINE_RATE).queue_bytes(64 << 10);
-    bed.build().expect("a test bed")
+pub(crate) fn fabric() -> ClosBuilder {
+    Clos::builder().spines(SPINES).hosts_per_leaf(1).spine_rate(SPINE_RATE).queue_bytes(64 << 10)
 }
 
 /// The protocol on such a bed: many paths, and a target for queues of four packets of a spine.

@@ -62,12 +62,9 @@ fn size(round: u32) -> usize {
 
 #[test]
 fn cards_of_all_kinds_talk() {
-    if !testbed::runs_here() {
-        return;
-    }
     for (mtu, family) in [(1500, Family::V4), (9000, Family::V6)] {
         for drivers in DRIVERS {
-            let bed = Pair::builder().mtu(mtu).build().expect("a test bed");
+            let Some(bed) = Pair::builder().mtu(mtu).for_test() else { return };
             talk(&bed, family, drivers);
         }
     }
@@ -130,10 +127,7 @@ fn talk(bed: &Pair, family: Family, drivers: [DriverChoice; 2]) {
 
 #[test]
 fn each_processing_unit_has_a_queue_of_its_own() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().queues(2).build().expect("a test bed");
+    let Some(bed) = Pair::builder().queues(2).for_test() else { return };
     let config = |k: usize| NicConfig { units: 2, ..config(bed.host(k), Family::V4, DriverChoice::Xdp) };
     let ([asks, serves], (tell, at)) = ([config(0), config(1)], mpsc::channel());
     let (done, is_done) = mpsc::channel::<()>();
@@ -170,10 +164,7 @@ fn each_processing_unit_has_a_queue_of_its_own() {
 
 #[test]
 fn a_peer_that_is_not_there_is_told_of_in_time() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().build().expect("a test bed");
+    let Some(bed) = Pair::builder().for_test() else { return };
     let config = config(bed.host(0), Family::V4, DriverChoice::Xdp);
     let gone = SocketAddr::new(bed.host(1).ip(Family::V4), 9);
     let alone = bed.host(0).spawn(move || {
@@ -188,10 +179,7 @@ fn a_peer_that_is_not_there_is_told_of_in_time() {
 
 #[test]
 fn a_second_card_at_a_taken_queue_says_so_and_auto_takes_udp() {
-    if !testbed::runs_here() {
-        return;
-    }
-    let bed = Pair::builder().build().expect("a test bed");
+    let Some(bed) = Pair::builder().for_test() else { return };
     let make = |driver| config(bed.host(0), Family::V4, driver);
     let [first, second, third] = [DriverChoice::Xdp, DriverChoice::Xdp, DriverChoice::Auto].map(make);
     let opens = bed.host(0).spawn(move || {

@@ -64,13 +64,10 @@ fn on<R: Send>(host: &Host, what: impl FnOnce() -> R + Send) -> R {
 
 #[test]
 fn tags_are_sent_and_taken() {
-    if !testbed::runs_here() {
-        return;
-    }
     // Where there is no hardware to leave checksums to, the kernel completes them behind the tags.
     for offload in [true, false] {
         for family in [Family::V4, Family::V6] {
-            let bed = Pair::builder().mtu(1500).offload(offload).build().expect("a test bed");
+            let Some(bed) = Pair::builder().mtu(1500).offload(offload).for_test() else { return };
             let partial = offload && bed.is_virtual();
             let [from, to] = [0, 1].map(|i| bed.host(i).ip(family));
             let to = SocketAddr::new(to, PORT);
