@@ -1,15 +1,14 @@
 //! Fault specifications against real cards on loopback: what was asked for happens, and nothing else.
 
+mod common;
+
 use std::time::{Duration, Instant};
 
+use common::Side;
 use srd_core::Span;
 use verbs_shim::options::{self, Source};
-use verbs_shim::{
-    Access, Completion, CqId, MrKeys, Nic, NicConfig, Opcode, Options, QpCap, QpInit, QpModify, QpType, RawRegion,
-    SendData, SendOp, SendWr, Sge, Status,
-};
+use verbs_shim::{Completion, Nic, NicConfig, Opcode, Options, SendData, SendOp, Sge, Status};
 
-const QKEY: u32 = 7;
 /// Messages under way at once.
 const DEPTH: usize = 64;
 /// Bytes of a message.
@@ -19,40 +18,21 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// The first device that these options make.
 fn device(values: &[(&str, &str)]) -> NicConfig {
+    let fixed = [("addr", "127.0.0.1"), ("profile", "efa3")];
     let get = |option: &'static options::Opt| {
-        let value = values.iter().find(|v| v.0 == option.name).map(|v| v.1);
-        Ok(value.or((option.name == "addr").then_some("127.0.0.1")).map(|v| (Source::Flag, v.to_owned())))
+        let value = values.iter().chain(&fixed).find(|v| v.0 == option.name);
+        Ok(value.map(|v| (Source::Flag, v.1.to_owned())))
     };
     Options::parse(get).and_then(|o| o.devices()).expect("valid options").remove(0)
 }
 
-struct Side {
-    nic: Nic,
-    pd: verbs_shim::PdId,
-    cq: CqId,
-    qpn: u16,
-    memory: Vec<u8>,
-    keys: MrKeys,
+fn side(values: &[(&str, &str)]) -> Side {
+    Side::new(Nic::open(device(values), Box::new(())).expect("a card on loopback"), 1, vec![0; DEPTH * SIZE])
 }
 
 impl Side {
-    fn new(config: NicConfig) -> Side {
-        let nic = Nic::open(config, Box::new(())).expect("a card on loopback");
-        let pd = nic.alloc_pd().unwrap();
-        let cq = nic.create_cq(1024).unwrap();
-        let cap = QpCap { send_wr: 256, recv_wr: 256, send_sge: 1, recv_sge: 1, inline: 0 };
-        let qpn = nic.create_qp(QpInit::new(QpType::Srd, pd, cq, cap)).unwrap();
-        QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());
-        let mut memory = vec![0; DEPTH * SIZE];
-        // SAFETY: the vector outlives the card, and is not touched while requests are under way.
-        let region = unsafe { RawRegion::new(memory.as_mut_ptr(), memory.len()) };
-        let access = Access { local_write: true, ..Access::default() };
-        let keys = nic.reg_mr(pd, region, memory.as_ptr() as u64, access).unwrap();
-        Side { nic, pd, cq, qpn, memory, keys }
-    }
-
     fn slot(&self, k: usize) -> Sge {
-        Sge { addr: self.memory.as_ptr() as u64 + (k * SIZE) as u64, len: SIZE as u32, lkey: self.keys.lkey }
+        self.sge(k * SIZE, SIZE as u32)
     }
 
     fn poll(&self) -> Option<Completion> {
@@ -72,10 +52,10 @@ struct Outcome {
 
 /// Sends `count` messages from a card with these options to one with others.
 fn transfer(sender: &[(&str, &str)], receiver: &[(&str, &str)], count: u64) -> Outcome {
-    let (mut a, b) = (Side::new(device(sender)), Side::new(device(receiver)));
-    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    let (mut a, b) = (side(sender), side(receiver));
+    let ah = a.ah(&b);
     for k in 0..DEPTH {
-        b.nic.post_recv(b.qpn, k as u64, &[b.slot(k)]).unwrap();
+        b.nic.post_recv(b.qpn(), k as u64, &[b.slot(k)]).unwrap();
     }
     let mut outcome = Outcome::default();
     let mut free: Vec<usize> = (0..DEPTH).collect();
@@ -92,15 +72,8 @@ fn transfer(sender: &[(&str, &str)], receiver: &[(&str, &str)], count: u64) -> O
             let bytes = &mut a.memory[slot * SIZE..][..SIZE];
             bytes.chunks_mut(8).for_each(|c| c.copy_from_slice(&next.to_le_bytes()));
             owner[next as usize] = slot;
-            let wr = SendWr {
-                wr_id: next,
-                op: SendOp::Send { imm: None },
-                ah,
-                qpn: b.qpn,
-                qkey: QKEY,
-                data: SendData::Sges(&[a.slot(slot)]),
-            };
-            a.nic.post_send_all(a.qpn, &[wr]).unwrap();
+            let data = [a.slot(slot)];
+            a.post(a.qpn(), ah, b.qpn(), next, SendOp::Send { imm: None }, SendData::Sges(&data));
             next += 1;
         }
         if let Some(done) = a.poll() {
@@ -114,7 +87,7 @@ fn transfer(sender: &[(&str, &str)], receiver: &[(&str, &str)], count: u64) -> O
             let number = u64::from_le_bytes(*bytes.first_chunk().unwrap());
             assert!(bytes.chunks(8).all(|c| c == number.to_le_bytes()), "message {number} is damaged");
             outcome.received.push(number);
-            b.nic.post_recv(b.qpn, got.wr_id, &[b.slot(slot)]).unwrap();
+            b.nic.post_recv(b.qpn(), got.wr_id, &[b.slot(slot)]).unwrap();
         }
     }
     outcome
@@ -185,17 +158,15 @@ fn completions_are_shuffled() {
 fn a_peer_that_dies_is_noticed() {
     let began = Instant::now();
     let values = [("fault", "dead=peer:127.0.0.1@20ms"), ("peer-timeout", "200ms")];
-    let (a, b) = (Side::new(device(&values)), Side::new(device(&[])));
-    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    let (a, b) = (side(&values), side(&[]));
+    let ah = a.ah(&b);
     let mut posted = 0;
     loop {
         assert!(began.elapsed() < LIMIT, "no error");
         if posted < 8 {
-            b.nic.post_recv(b.qpn, 0, &[b.slot(0)]).unwrap();
-            let data = SendData::Sges(&[a.slot(0)]);
-            let op = SendOp::Send { imm: None };
-            let wr = SendWr { wr_id: 0, op, ah, qpn: b.qpn, qkey: QKEY, data };
-            a.nic.post_send_all(a.qpn, &[wr]).unwrap();
+            b.nic.post_recv(b.qpn(), 0, &[b.slot(0)]).unwrap();
+            let data = [a.slot(0)];
+            a.post(a.qpn(), ah, b.qpn(), 0, SendOp::Send { imm: None }, SendData::Sges(&data));
             posted += 1;
         }
         while b.poll().is_some() {}

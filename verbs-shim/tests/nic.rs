@@ -1,35 +1,23 @@
 //! Two cards in one process, over loopback.
 
+mod common;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use common::Side;
 use srd_core::card::Profile;
 use srd_core::card::{CardEvent, CardOptions};
 use srd_core::{Config, Driver, Gather, RxMeta, Span, Time, TxBatch};
 use srd_udp::UdpDriver;
-use verbs_shim::{
-    Access, Completion, Nic, NicConfig, NicSink, Opcode, QpCap, QpInit, QpModify, QpType, RawRegion, SendData, SendOp,
-    SendOps, SendWr, Sge, Status,
-};
-
-const QKEY: u32 = 0x1111_1111;
+use verbs_shim::{Completion, Nic, NicConfig, NicSink, Opcode, SendData, SendOp, Sge, Status};
 
 fn config() -> NicConfig {
     let profile = Profile::generation(0xefa3).expect("a generation");
     let card = CardOptions { profile, ..CardOptions::default() };
     NicConfig { name: "test".into(), card, ..NicConfig::at("127.0.0.1:0".parse().expect("an address")) }
-}
-
-struct Side {
-    nic: Nic,
-    pd: verbs_shim::PdId,
-    cq: verbs_shim::CqId,
-    qpn: u16,
-    memory: Vec<u8>,
-    lkey: u32,
-    rkey: u32,
 }
 
 /// What is in memory at first.
@@ -42,18 +30,7 @@ fn side(sink: Box<dyn NicSink>) -> Side {
 }
 
 fn side_of(nic: Nic) -> Side {
-    let pd = nic.alloc_pd().unwrap();
-    let cq = nic.create_cq(256).unwrap();
-    let cap = QpCap { send_wr: 64, recv_wr: 64, send_sge: 2, recv_sge: 1, inline: 32 };
-    let init = QpInit { ops: SendOps { read: true, write: true }, ..QpInit::new(QpType::Srd, pd, cq, cap) };
-    let qpn = nic.create_qp(init).unwrap();
-    QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());
-    let mut memory: Vec<u8> = (0..1 << 20).map(byte).collect();
-    // SAFETY: the vector outlives the card, and is not touched while requests are under way.
-    let region = unsafe { RawRegion::new(memory.as_mut_ptr(), memory.len()) };
-    let access = Access { local_write: true, remote_read: true, remote_write: true };
-    let keys = nic.reg_mr(pd, region, memory.as_ptr() as u64, access).unwrap();
-    Side { nic, pd, cq, qpn, memory, lkey: keys.lkey, rkey: keys.rkey }
+    Side::new(nic, 1, (0..1 << 20).map(byte).collect())
 }
 
 impl Side {
@@ -62,14 +39,9 @@ impl Side {
         assert!(self.memory[to..][..len].iter().copied().eq((from..from + len).map(byte)), "{from} {to} {len}");
     }
 
-    fn sge(&self, offset: usize, len: u32) -> Sge {
-        Sge { addr: self.memory.as_ptr() as u64 + offset as u64, len, lkey: self.lkey }
-    }
-
     /// Sends a few bytes.
     fn hello(&self, ah: u16, to: &Side, wr_id: u64, imm: Option<u32>) {
-        let (op, data) = (SendOp::Send { imm }, SendData::Inline(b"hello"));
-        self.nic.post_send_all(self.qpn, &[SendWr { wr_id, op, ah, qpn: to.qpn, qkey: QKEY, data }]).unwrap();
+        self.post(self.qpn(), ah, to.qpn(), wr_id, SendOp::Send { imm }, SendData::Inline(b"hello"));
     }
 
     fn wait(&self) -> Completion {
@@ -88,13 +60,10 @@ fn sends_writes_and_reads_between_two_cards_and_within_one() {
         let a = side(Box::new(()));
         let other = if own { None } else { Some(side(Box::new(()))) };
         let b = other.as_ref().unwrap_or(&a);
-        let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
-        b.nic.create_ah(b.pd, a.nic.gid()).unwrap();
-        let post = |wr_id, op, sge: Sge| {
-            let wr = SendWr { wr_id, op, ah, qpn: b.qpn, qkey: QKEY, data: SendData::Sges(&[sge]) };
-            a.nic.post_send_all(a.qpn, &[wr]).unwrap();
-        };
-        b.nic.post_recv(b.qpn, 7, &[b.sge(20_000, 8928)]).unwrap();
+        let ah = a.ah(b);
+        b.ah(&a);
+        let post = |wr_id, op, sge: Sge| a.post(a.qpn(), ah, b.qpn(), wr_id, op, SendData::Sges(&[sge]));
+        b.nic.post_recv(b.qpn(), 7, &[b.sge(20_000, 8928)]).unwrap();
         post(1, SendOp::Send { imm: Some(0xabcd) }, a.sge(0, 8000));
         let mut done = [b.wait(), a.wait()];
         done.sort_by_key(|c| c.opcode.is_recv());
@@ -105,11 +74,11 @@ fn sends_writes_and_reads_between_two_cards_and_within_one() {
         b.assert_moved(28_000, 28_000, 928);
 
         let addr = b.memory.as_ptr() as u64 + 65536;
-        post(2, SendOp::Write { addr, rkey: b.rkey, imm: None }, a.sge(600_000, 300_000));
+        post(2, SendOp::Write { addr, rkey: b.keys.rkey, imm: None }, a.sge(600_000, 300_000));
         let done = a.wait();
         assert_eq!((done.wr_id, done.status, done.opcode), (2, Status::Ok, Opcode::RdmaWrite));
         b.assert_moved(600_000, 65536, 300_000);
-        post(3, SendOp::Read { addr, rkey: b.rkey }, a.sge(500_000, 300_000));
+        post(3, SendOp::Read { addr, rkey: b.keys.rkey }, a.sge(500_000, 300_000));
         let done = a.wait();
         assert_eq!((done.wr_id, done.status, done.opcode), (3, Status::Ok, Opcode::RdmaRead));
         a.assert_moved(600_000, 500_000, 300_000);
@@ -131,8 +100,8 @@ fn a_sleeping_program_is_told_of_completions() {
     let told = Arc::new(AtomicU32::new(0));
     let a = side(Box::new(()));
     let b = side(Box::new(Count(told.clone())));
-    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
-    b.nic.post_recv(b.qpn, 1, &[b.sge(0, 100)]).unwrap();
+    let ah = a.ah(&b);
+    b.nic.post_recv(b.qpn(), 1, &[b.sge(0, 100)]).unwrap();
     b.nic.arm_cq(b.cq).unwrap();
     a.hello(ah, &b, 1, None);
     let end = Instant::now() + Duration::from_secs(30);
@@ -209,9 +178,9 @@ fn a_program_that_sleeps_is_told_of_what_was_lost_at_first() {
     let driver = Box::new(Lossy { driver, loses: loses.clone() });
     let b = side_of(Nic::open(NicConfig { name: "other".into(), ..config.clone() }, Box::new(())).expect("a card"));
     let a = side_of(Nic::over(config, driver, vec![readiness], Box::new(Count(told.clone()))).expect("a card"));
-    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    let ah = a.ah(&b);
     let hello = || {
-        b.nic.post_recv(b.qpn, 1, &[b.sge(0, 100)]).unwrap();
+        b.nic.post_recv(b.qpn(), 1, &[b.sge(0, 100)]).unwrap();
         a.hello(ah, &b, 2, None);
     };
     hello();
@@ -232,14 +201,14 @@ fn a_program_that_sleeps_is_told_of_what_was_lost_at_first() {
 fn an_answer_takes_the_acknowledgement_along() {
     const ROUNDS: usize = 400;
     let sides = [side(Box::new(())), side(Box::new(()))];
-    let ahs = [0, 1].map(|i: usize| sides[i].nic.create_ah(sides[i].pd, sides[1 - i].nic.gid()).unwrap());
+    let ahs = [0, 1].map(|i: usize| sides[i].ah(&sides[1 - i]));
     let packets = || sides.iter().map(|s| s.nic.counters().transport.tx_packets).sum::<u64>();
     let mut sent = Vec::new();
     for round in 0..2 * ROUNDS {
         let before = packets();
         for (i, from) in sides.iter().enumerate() {
             let to = &sides[1 - i];
-            to.nic.post_recv(to.qpn, 1, &[to.sge(0, 100)]).unwrap();
+            to.nic.post_recv(to.qpn(), 1, &[to.sge(0, 100)]).unwrap();
             from.hello(ahs[i], to, 2, None);
             let mut out = [Completion::EMPTY; 4];
             let end = Instant::now() + Duration::from_secs(30);
@@ -263,11 +232,11 @@ fn an_answer_takes_the_acknowledgement_along() {
 fn nothing_waits_for_a_program_that_posts_and_stays_away() {
     const BUSY: Duration = Duration::from_millis(1);
     let (a, b) = (side(Box::new(())), side(Box::new(())));
-    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    let ah = a.ah(&b);
     let post = || a.hello(ah, &b, 1, None);
     let sent = || a.nic.counters().transport.tx_packets;
     let complete = |count| {
-        (0..count).for_each(|_| b.nic.post_recv(b.qpn, 1, &[b.sge(0, 100)]).unwrap());
+        (0..count).for_each(|_| b.nic.post_recv(b.qpn(), 1, &[b.sge(0, 100)]).unwrap());
         (0..count).for_each(|_| _ = (b.wait(), a.wait()));
     };
     // Where its thread happened to look after the card just then, there was nothing to be learned.
@@ -297,12 +266,11 @@ fn peers_do_not_wait_for_a_program_that_polls_now_and_then() {
     const BUSY: Duration = Duration::from_millis(3);
     const READS: u64 = 100;
     let (a, b) = (side(Box::new(())), side(Box::new(())));
-    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
-    b.nic.create_ah(b.pd, a.nic.gid()).unwrap();
+    let ah = a.ah(&b);
+    b.ah(&a);
     let read = |wr_id| {
-        let op = SendOp::Read { addr: b.memory.as_ptr() as u64, rkey: b.rkey };
-        let data = SendData::Sges(&[a.sge(0, 64)]);
-        a.nic.post_send_all(a.qpn, &[SendWr { wr_id, op, ah, qpn: b.qpn, qkey: QKEY, data }]).unwrap();
+        let op = SendOp::Read { addr: b.memory.as_ptr() as u64, rkey: b.keys.rkey };
+        a.post(a.qpn(), ah, b.qpn(), wr_id, op, SendData::Sges(&[a.sge(0, 64)]));
         assert_eq!(a.wait().status, Status::Ok);
     };
     let mut slow = Vec::new();
@@ -342,13 +310,13 @@ fn cores_are_scarce() -> bool {
 fn what_was_posted_before_a_queue_pair_is_destroyed_is_sent() {
     const COUNT: u64 = 20;
     let (a, b) = (side(Box::new(())), side(Box::new(())));
-    let ah = a.nic.create_ah(a.pd, b.nic.gid()).unwrap();
+    let ah = a.ah(&b);
     let post = |wr_id| a.hello(ah, &b, wr_id, Some(wr_id as u32));
-    (0..=COUNT).for_each(|wr_id| b.nic.post_recv(b.qpn, wr_id, &[b.sge(0, 100)]).unwrap());
+    (0..=COUNT).for_each(|wr_id| b.nic.post_recv(b.qpn(), wr_id, &[b.sge(0, 100)]).unwrap());
     post(0);
     let _ = (b.wait(), a.wait());
     (1..=COUNT).for_each(post);
-    a.nic.destroy_qp(a.qpn).unwrap();
+    a.nic.destroy_qp(a.qpn()).unwrap();
     let mut got: Vec<_> = (1..=COUNT).filter_map(|_| b.wait().imm).collect();
     got.sort_unstable();
     assert!(got.into_iter().map(u64::from).eq(1..=COUNT));

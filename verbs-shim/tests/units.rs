@@ -1,5 +1,6 @@
 //! Cards of several processing units: what programs see is one card.
 
+mod common;
 #[path = "../../srd-core/tests/support/repeatable.rs"]
 mod repeatable;
 
@@ -9,18 +10,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use common::{ALL, Side, init, qp};
 use proptest::prelude::*;
 use repeatable::repeatable;
 use srd_core::Config;
 use srd_core::card::UNKNOWN_AH;
 use verbs_shim::{
-    Access, CardError, CardEvent, Completion, CqId, Gid, MrKeys, Nic, NicConfig, NicSink, PdId, QpCap, QpInit,
-    QpModify, QpType, RawRegion, SendData, SendOp, SendOps, SendWr, Sge, Status,
+    CardError, CardEvent, Completion, CqId, Gid, MrKeys, Nic, NicConfig, NicSink, PdId, RawRegion, SendData, SendOp,
+    Sge, Status,
 };
 
-const QKEY: u32 = 0x2222_2222;
 const PATIENCE: Duration = Duration::from_secs(30);
-const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
 
 fn config(units: u16) -> NicConfig {
     let mut config = NicConfig::at((Ipv4Addr::LOCALHOST, 0).into());
@@ -30,64 +30,18 @@ fn config(units: u16) -> NicConfig {
     config
 }
 
-/// A card with a domain, a completion queue, memory, and queue pairs: as many as units, or more.
-struct Side {
-    nic: Nic,
-    pd: PdId,
-    cq: CqId,
-    qpns: Vec<u16>,
-    memory: Vec<u8>,
-    keys: MrKeys,
-}
-
 fn side(units: u16, qps: usize) -> Side {
     side_of(config(units), qps, Box::new(()))
 }
 
 fn side_of(config: NicConfig, qps: usize, sink: Box<dyn NicSink>) -> Side {
-    let nic = Nic::open(config, sink).expect("a card on loopback");
-    let pd = nic.alloc_pd().unwrap();
-    let cq = nic.create_cq(1024).unwrap();
-    let mut memory = vec![0; 1 << 16];
-    // SAFETY: the vector outlives the card, and is not touched while requests are under way.
-    let region = unsafe { RawRegion::new(memory.as_mut_ptr(), memory.len()) };
-    let keys = nic.reg_mr(pd, region, memory.as_ptr() as u64, ALL).unwrap();
-    let qpns = (0..qps).map(|_| qp(&nic, pd, cq)).collect();
-    Side { nic, pd, cq, qpns, memory, keys }
-}
-
-fn init(pd: PdId, cq: CqId) -> QpInit {
-    let cap = QpCap { send_wr: 64, recv_wr: 64, send_sge: 1, recv_sge: 1, inline: 32 };
-    let ops = SendOps { read: true, write: true };
-    QpInit { ops, ..QpInit::new(QpType::Srd, pd, cq, cap) }
-}
-
-fn qp(nic: &Nic, pd: PdId, cq: CqId) -> u16 {
-    let qpn = nic.create_qp(init(pd, cq)).unwrap();
-    up(nic, qpn);
-    qpn
-}
-
-fn up(nic: &Nic, qpn: u16) {
-    QpModify::up_to_rts(QKEY, None).iter().for_each(|change| nic.modify_qp(qpn, change).unwrap());
+    Side::new(Nic::open(config, sink).expect("a card on loopback"), qps, vec![0; 1 << 16])
 }
 
 impl Side {
-    fn sge(&self, offset: usize, len: u32) -> Sge {
-        Sge { addr: self.memory.as_ptr() as u64 + offset as u64, len, lkey: self.keys.lkey }
-    }
-
     /// Where messages for a queue pair go; units do not write to each other's places.
     fn place(&self, qpn: u16) -> Sge {
         self.sge(60_000 + 8 * usize::from(qpn % 16), 8)
-    }
-
-    fn ah(&self, to: &Side) -> u16 {
-        self.nic.create_ah(self.pd, to.nic.gid()).unwrap()
-    }
-
-    fn post(&self, qpn: u16, ah: u16, to: u16, wr_id: u64, op: SendOp, data: SendData<'_>) {
-        self.nic.post_send_all(qpn, &[SendWr { wr_id, op, ah, qpn: to, qkey: QKEY, data }]).unwrap();
     }
 }
 
