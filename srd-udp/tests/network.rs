@@ -101,32 +101,19 @@ fn arrival_is_stamped_by_the_kernel() {
 
 #[test]
 fn wildcard_answers_from_the_address_that_was_addressed() {
-    let mut a = driver("127.0.0.1:0".parse().unwrap(), |_| {});
-    let mut b = driver("0.0.0.0:0".parse().unwrap(), |_| {});
-    let addressed: IpAddr = "127.0.0.2".parse().unwrap();
-    send_one(&mut a, SocketAddr::new(addressed, b.local_addr().port()), 0, 50);
-    assert_eq!(receive(&mut b, 1)[0].0.to, Some(addressed));
-    let mut batch = TxBatch::new();
-    let mut burst = batch.burst(a.local_addr(), SourcePort(0), 30).from(addressed);
-    burst.inline(&[7; 90]);
-    burst.finish();
-    b.send(&batch, &Memory::new(0)).unwrap();
-    assert!(receive(&mut a, 3).iter().all(|(meta, _)| meta.from.ip() == addressed && meta.to.is_none()));
-}
-
-#[test]
-fn wildcard_v6() {
-    let mut a = driver("[::1]:0".parse().unwrap(), |_| {});
-    let mut b = driver("[::]:0".parse().unwrap(), |_| {});
-    let addressed: IpAddr = "::1".parse().unwrap();
-    send_one(&mut a, SocketAddr::new(addressed, b.local_addr().port()), 0, 50);
-    assert_eq!(receive(&mut b, 1)[0].0.to, Some(addressed));
-    let mut batch = TxBatch::new();
-    let mut burst = batch.burst(a.local_addr(), SourcePort(0), 30).from(addressed);
-    burst.inline(&[7; 90]);
-    burst.finish();
-    b.send(&batch, &Memory::new(0)).unwrap();
-    assert_eq!(receive(&mut a, 3).len(), 3);
+    for [near, wildcard, addressed] in [["127.0.0.1", "0.0.0.0", "127.0.0.2"], ["::1", "::", "::1"]] {
+        let [near, wildcard, addressed] = [near, wildcard, addressed].map(|ip| ip.parse::<IpAddr>().unwrap());
+        let mut a = driver(SocketAddr::new(near, 0), |_| {});
+        let mut b = driver(SocketAddr::new(wildcard, 0), |_| {});
+        send_one(&mut a, SocketAddr::new(addressed, b.local_addr().port()), 0, 50);
+        assert_eq!(receive(&mut b, 1)[0].0.to, Some(addressed));
+        let mut batch = TxBatch::new();
+        let mut burst = batch.burst(a.local_addr(), SourcePort(0), 30).from(addressed);
+        burst.inline(&[7; 90]);
+        burst.finish();
+        b.send(&batch, &Memory::new(0)).unwrap();
+        assert!(receive(&mut a, 3).iter().all(|(meta, _)| meta.from.ip() == addressed && meta.to.is_none()));
+    }
 }
 
 #[test]
