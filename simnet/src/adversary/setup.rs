@@ -20,15 +20,26 @@ pub(super) struct HostPlan {
     pub(super) srd: SrdSpec,
 }
 
+/// What was drawn for all hosts of a world.
+#[derive(Clone, Copy)]
+struct Common {
+    count: usize,
+    /// Damage gets past the checksums of UDP.
+    damage_passes: bool,
+    /// The timing of a fabric instead of that of hosts.
+    fabric_timing: bool,
+    /// Numbers wrap soon, as a rule.
+    wrap: bool,
+}
+
 pub(super) fn draw(seed: u64) -> Scene {
     let mut rng = Rng::derive(seed, "setup", 0);
     let rng = &mut rng;
     let (edge, core) = links(rng);
     let count = if rng.chance(700_000) { 2 } else { rng.range(3, 4) as usize };
-    let damage_passes = rng.chance(300_000);
-    let fabric_timing = rng.chance(300_000);
-    let wrap = rng.chance(500_000);
-    let hosts: Vec<HostPlan> = (0..count).map(|_| host(rng, count, fabric_timing, damage_passes, wrap)).collect();
+    let (damage_passes, fabric_timing, wrap) = (rng.chance(300_000), rng.chance(300_000), rng.chance(500_000));
+    let common = Common { count, damage_passes, fabric_timing, wrap };
+    let hosts: Vec<HostPlan> = (0..count).map(|_| host(rng, common)).collect();
     let mut world = SrdWorld::checked(seed);
     let nodes = hosts.iter().map(|h| (h.spec, SrdNode::new(h.srd.clone(), Some(Box::new(Echo)))));
     let paths = rng.range(1, 8) as usize;
@@ -68,8 +79,8 @@ fn links(rng: &mut Rng) -> (Vec<Part>, Vec<Part>) {
     (edge, core)
 }
 
-fn host(rng: &mut Rng, hosts: usize, fabric_timing: bool, damage_passes: bool, wrap: bool) -> HostPlan {
-    let config = config(rng, hosts, fabric_timing, damage_passes, wrap);
+fn host(rng: &mut Rng, common: Common) -> HostPlan {
+    let config = config(rng, common);
     let clock = Clock { offset: rng.below(1 << 50), drift_ppm: rng.range(0, 400) as i32 - 200 };
     let processing = match rng.below(10) {
         0..7 => Processing::Immediate,
@@ -83,7 +94,7 @@ fn host(rng: &mut Rng, hosts: usize, fabric_timing: bool, damage_passes: bool, w
         receive_queue: *rng.pick(&[64, 1_024, 8_192]),
         drain: None,
         timestamps: rng.chance(500_000),
-        udp_checksum: !damage_passes,
+        udp_checksum: !common.damage_passes,
         source_ports: config.path_pool,
         mtu,
     };
@@ -96,7 +107,8 @@ fn host(rng: &mut Rng, hosts: usize, fabric_timing: bool, damage_passes: bool, w
     HostPlan { spec, srd }
 }
 
-fn config(rng: &mut Rng, hosts: usize, fabric_timing: bool, damage_passes: bool, wrap: bool) -> Config {
+fn config(rng: &mut Rng, common: Common) -> Config {
+    let Common { count, damage_passes, fabric_timing, wrap } = common;
     let base = if fabric_timing { Config::fabric() } else { Config::default() };
     let paths = *rng.pick(&[1, 2, 4, 8, 16, 64]);
     let peer_timeout = *rng.pick(&[Span::from_secs(5), Span::from_secs(5), Span::from_secs(2), Span::from_millis(500)]);
@@ -108,7 +120,7 @@ fn config(rng: &mut Rng, hosts: usize, fabric_timing: bool, damage_passes: bool,
         message_window: *rng.pick(&[64, 1_024, 16_384]),
         max_partial_messages: *rng.pick(&[1, 4, 1_024]),
         send_queue: *rng.pick(&[1, 8, 65_536, 65_536]),
-        max_peers: if rng.chance(100_000) { hosts as u32 - 1 } else { 4_096 },
+        max_peers: if rng.chance(100_000) { count as u32 - 1 } else { 4_096 },
         ack_every: *rng.pick(&[1, 8, 8, 64]),
         max_ack_delay: if rng.chance(800_000) {
             base.max_ack_delay
