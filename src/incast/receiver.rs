@@ -92,6 +92,8 @@ pub(super) fn run(
         }
         Ok(findings)
     });
+    // A signal to all ranks, or to a test bed, reaches them too, and they may be the first to say so.
+    let result = result.map_err(|fault| if interrupt::requested() { Fault::interrupted() } else { fault });
     let farewell = match &result {
         Ok(Findings { interrupted: false, .. }) => ToRank::Bye,
         Ok(_) => ToRank::Abort { reason: "interrupted".into() },

@@ -54,6 +54,8 @@ pub(super) fn run(args: &SenderArgs, clock: Clock) -> Result<()> {
             Some(ToRank::Prepare(job)) => work = Some(Work::start(args, job, clock)?),
             Some(ToRank::Go { at_ns }) => work.iter().for_each(|w| w.signals.go(at_ns)),
             Some(ToRank::Bye) => return Ok(()),
+            // The signal that made it give up may have been for us, too.
+            Some(ToRank::Abort { .. }) if interrupt::requested() => return Err(Fault::interrupted()),
             Some(ToRank::Abort { reason }) => return Err(given_up(&reason)),
             None => {}
         }
