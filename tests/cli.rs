@@ -305,6 +305,23 @@ fn client_notices_that_the_server_died() {
     }
 }
 
+/// A message of 2.1 s, and a server that counts as gone after 1.5 s of silence: half a second, and one of grace.
+const LONG: [&str; 8] = ["--size", "4M", "--warmup", "0", "--connect-timeout", "0.5", "--mode", "sleep"];
+
+#[test]
+fn long_messages_on_slow_links_are_no_silence() {
+    let slow = ["--cc", "fixed:16M"];
+    let server = Server::start(&[]);
+    for options in [&["perf", "lat"][..], &["perf", "bw", "--depth", "1"]] {
+        let output = run(&[options, &[&server.addr, "--iters", "1"], &LONG, &slow].concat());
+        assert_eq!(output.code, Some(0), "{output:?}");
+    }
+    // Nor are those that the server has still to deliver when the test is over.
+    let server = Server::start(&slow);
+    let output = run(&[&["perf", "bw", &server.addr, "--depth", "1", "--bidir", "--time", "0.2"][..], &LONG].concat());
+    assert_eq!(output.code, Some(0), "{output:?}");
+}
+
 #[test]
 fn peer_that_is_not_there() {
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");

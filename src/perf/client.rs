@@ -57,6 +57,8 @@ pub(crate) struct Client {
     pub(crate) timeout: Span,
     /// The server has answered.
     agreed: bool,
+    /// Datagrams that have arrived, and when there was a new one.
+    heard: (u64, Time),
 }
 
 /// Whether waiting for the server ends with a signal. At the end of a test it does not: that takes a moment only, and
@@ -89,8 +91,6 @@ pub(crate) struct Meter {
     messages: u64,
     received: u64,
     last: Time,
-    /// When something was last delivered.
-    progress_at: Time,
     pub(crate) latencies: Latencies,
     cpu: f64,
     before: Snapshot,
@@ -117,7 +117,8 @@ impl Client {
         let driver = args.transport.bind(local)?;
         let mut pump = pump::start(driver, config, transport::seed()?);
         let peer = pump.peer(addr).ok_or_else(|| Fault::setup("the table of peers is full"))?;
-        let mut client = Client { pump, peer, addr, timeout: args.connect_timeout, agreed: false };
+        let heard = (0, pump.now);
+        let mut client = Client { pump, peer, addr, timeout: args.connect_timeout, agreed: false, heard };
         client.agree(start)?;
         Ok(client)
     }
@@ -126,7 +127,7 @@ impl Client {
     fn agree(&mut self, start: &Start) -> Result<()> {
         self.pump.upper.open(self.peer, start.size, start.send_slots(), start.receive_buffers());
         self.send(Op::Start, control::encode(start))?;
-        let answer = self.receive(self.timeout, Heed::Interrupts)?;
+        let answer = self.receive(Some(self.timeout), Heed::Interrupts)?;
         self.agreed = true;
         match answer {
             (Op::Ready, _) => Ok(()),
@@ -139,8 +140,8 @@ impl Client {
         }
     }
 
-    /// STOP, until RESULT.
-    pub(crate) fn stop(&mut self, limit: Span) -> Result<Outcome> {
+    /// STOP, until RESULT; for `limit`, or as long as anything comes from the server: it may still have much to deliver.
+    pub(crate) fn stop(&mut self, limit: Option<Span>) -> Result<Outcome> {
         self.send(Op::Stop, Vec::new())?;
         match self.receive(limit, Heed::Nothing)? {
             (Op::Result, body) => control::decode(&body).ok_or_else(|| {
@@ -156,9 +157,9 @@ impl Client {
         turned.map(|_| ()).map_err(Fault::driver)
     }
 
-    /// The next control message of the server; `limit` from now is long enough for it.
-    fn receive(&mut self, limit: Span, heed: Heed) -> Result<(Op, Vec<u8>)> {
-        let end = self.pump.driver.now() + limit + GRACE;
+    /// The next control message of the server; `limit` from now is long enough for it, or its silence.
+    fn receive(&mut self, limit: Option<Span>, heed: Heed) -> Result<(Op, Vec<u8>)> {
+        let end = limit.map(|limit| self.pump.driver.now() + limit + GRACE);
         loop {
             let moved = self
                 .pump
@@ -176,17 +177,16 @@ impl Client {
                 return Err(Fault::interrupted());
             }
             if !moved {
-                self.check()?;
-                if self.pump.now > end {
+                self.idle()?;
+                if end.is_some_and(|end| self.pump.now > end) {
                     return Err(self.silent());
                 }
-                pump::wait(&mut self.pump).map_err(Fault::driver)?;
             }
         }
     }
 
     /// Whether the server is still there, as far as the protocol knows.
-    pub(crate) fn check(&mut self) -> Result<()> {
+    fn check(&mut self) -> Result<()> {
         while self.pump.endpoint.poll_event().is_some() {}
         let failed = self.pump.upper.failed.take();
         let failed = failed.or_else(|| self.pump.upper.control_failed.pop_front().map(|(_, failure)| failure));
@@ -197,16 +197,22 @@ impl Client {
     }
 
     /// What to do in a turn in which nothing moved: look whether the server is still there, and wait.
-    pub(crate) fn idle(&mut self, meter: &Meter) -> Result<()> {
+    ///
+    /// What shows that it is there is anything that comes from it: one message may take longer than any timeout.
+    pub(crate) fn idle(&mut self) -> Result<()> {
         self.check()?;
-        if self.pump.now.since(meter.progress_at) > self.timeout + GRACE {
+        let packets = self.pump.endpoint.stats().rx_packets;
+        if packets != self.heard.0 {
+            self.heard = (packets, self.pump.now);
+        }
+        if self.pump.now.since(self.heard.1) > self.timeout + GRACE {
             return Err(self.silent());
         }
         pump::wait(&mut self.pump).map_err(Fault::driver)
     }
 
     /// The server does not answer, although the protocol has not noticed.
-    pub(crate) fn silent(&self) -> Fault {
+    fn silent(&self) -> Fault {
         self.fault(Failure::Unresponsive)
     }
 
@@ -255,7 +261,6 @@ impl Meter {
             messages: 0,
             received: 0,
             last: now,
-            progress_at: now,
             latencies: Latencies::new(),
             cpu: cpu::seconds(),
             before: Snapshot::new(&client.pump.endpoint, &client.pump.driver),
@@ -265,8 +270,7 @@ impl Meter {
     }
 
     /// Messages were delivered in this turn.
-    pub(crate) fn count(&mut self, now: Time, sent: u64, received: u64) {
-        self.progress_at = now;
+    pub(crate) fn count(&mut self, sent: u64, received: u64) {
         self.messages += sent;
         self.received += received;
     }

@@ -46,7 +46,7 @@ fn ping(client: &mut Client, args: &ClientArgs) -> Ended {
                     if let Some(before) = sample.replace(now.since(then)) {
                         meter.latencies.record(before);
                     }
-                    meter.count(now, 1, 1);
+                    meter.count(1, 1);
                 }
                 waiting = upper.post(endpoint, now, 1) == 1;
                 pinged = waiting.then_some(now);
@@ -64,7 +64,7 @@ fn ping(client: &mut Client, args: &ClientArgs) -> Ended {
             Ok(_) if interrupt::requested() => return meter.end(client, Some(Fault::interrupted())),
             Ok(true) => {}
             Ok(false) => {
-                if let Err(fault) = client.idle(&meter) {
+                if let Err(fault) = client.idle() {
                     return meter.end(client, Some(fault));
                 }
             }

@@ -84,8 +84,7 @@ pub(crate) fn finish(mut client: Client, args: &ClientArgs, start: &Start, mut e
     let paths = PathReport::all(&client.pump.endpoint.peer_stats(client.peer).paths);
     let mut outcome = None;
     if ended.fault.is_none() || was_interrupted {
-        let limit = if was_interrupted { PATIENCE } else { client.timeout };
-        match client.stop(limit) {
+        match client.stop(was_interrupted.then_some(PATIENCE)) {
             Ok(result) => outcome = Some(result),
             Err(fault) => {
                 ended.fault.get_or_insert(fault);

@@ -4,7 +4,6 @@ use srd::{Driver as _, Span};
 
 use super::client::{Client, ClientArgs, Ended, Meter};
 use super::control::Start;
-use super::pump;
 use crate::exit::Fault;
 use crate::interrupt;
 
@@ -21,9 +20,7 @@ pub(crate) fn run(client: &mut Client, args: &ClientArgs, start: &Start) -> Ende
             for posted in upper.samples.drain(..) {
                 meter.latencies.record(now.since(posted));
             }
-            if sent + received > 0 {
-                meter.count(now, sent, received * bidir);
-            }
+            meter.count(sent, received * bidir);
             if upper.failed.is_none() {
                 upper.post(endpoint, now, u64::MAX);
             }
@@ -33,9 +30,9 @@ pub(crate) fn run(client: &mut Client, args: &ClientArgs, start: &Start) -> Ende
             Err(e) => Some(Fault::driver(e)),
             Ok(_) if meter.is_over() => None,
             Ok(_) if interrupt::requested() => Some(Fault::interrupted()),
-            Ok(_) if client.pump.upper.failed.is_some() => client.idle(&meter).err(),
+            Ok(_) if client.pump.upper.failed.is_some() => client.idle().err(),
             Ok(true) => continue,
-            Ok(false) => match client.idle(&meter) {
+            Ok(false) => match client.idle() {
                 Ok(()) => continue,
                 Err(fault) => Some(fault),
             },
@@ -48,7 +45,6 @@ pub(crate) fn run(client: &mut Client, args: &ClientArgs, start: &Start) -> Ende
 /// Waits for what is outstanding; the measurement is over, but the test must end with everything delivered.
 fn drain(client: &mut Client, mut ended: Ended) -> Ended {
     let mut last = client.pump.driver.now();
-    let patience = if ended.fault.is_some() { PATIENCE } else { client.timeout };
     while client.pump.upper.outstanding() > 0 {
         let turned = client.pump.turn_with(|_, upper, _, now| {
             if upper.take_done() + upper.recycle() > 0 {
@@ -59,14 +55,11 @@ fn drain(client: &mut Client, mut ended: Ended) -> Ended {
         let fault = match turned {
             Err(e) => Fault::driver(e),
             Ok(true) => continue,
-            Ok(false) if client.pump.now.since(last) > patience => client.silent(),
-            Ok(false) => match client.check() {
+            Ok(false) if ended.fault.is_some() && client.pump.now.since(last) > PATIENCE => break,
+            Ok(false) if ended.fault.is_none() && interrupt::requested() => Fault::interrupted(),
+            Ok(false) => match client.idle() {
+                Ok(()) => continue,
                 Err(fault) => fault,
-                Ok(()) if interrupt::requested() && ended.fault.is_none() => Fault::interrupted(),
-                Ok(()) => match pump::wait(&mut client.pump) {
-                    Ok(()) => continue,
-                    Err(e) => Fault::driver(e),
-                },
             },
         };
         ended.fault.get_or_insert(fault);
