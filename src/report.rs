@@ -72,7 +72,10 @@ impl Latencies {
 impl LatencyUs {
     /// One line for people.
     pub(crate) fn line(&self) -> String {
-        let LatencyUs { p50, p90, p99, p999, p9999, max, .. } = self;
+        let LatencyUs { p50, p90, p99, p999, p9999, max, samples, .. } = self;
+        if *samples == 0 {
+            return "not measured, too few messages".to_owned();
+        }
         format!("p50 {p50:.2}  p90 {p90:.2}  p99 {p99:.2}  p99.9 {p999:.2}  p99.99 {p9999:.2}  max {max:.2} us")
     }
 }
@@ -102,6 +105,9 @@ pub(crate) struct PathReport {
     pub(crate) replaced: u32,
 }
 
+/// State of a path on which nothing has come back yet.
+const UNPROVEN: &str = "unproven";
+
 impl PathReport {
     pub(crate) fn all(paths: &[PathStats]) -> Vec<PathReport> {
         let micros = |span: Span| if span == Span::MAX { 0.0 } else { span.as_micros_f64() };
@@ -109,7 +115,7 @@ impl PathReport {
             path,
             source_port: p.port.0,
             state: match p.state {
-                PathState::Unproven => "unproven",
+                PathState::Unproven => UNPROVEN,
                 PathState::Good => "good",
                 PathState::Suspect => "suspect",
             },
@@ -129,12 +135,14 @@ impl PathReport {
         let mut table = table();
         table.set_header(["path", "port", "state", "srtt us", "min us", "packets", "sent", "lost", "ECN", "replaced"]);
         for p in paths {
+            // Until something comes back on a path, its times are those to begin with.
+            let rtt = |us: f64| if p.state == UNPROVEN { "-".to_owned() } else { format!("{us:.1}") };
             table.add_row([
                 p.path.to_string(),
                 format!("#{}", p.source_port),
                 p.state.to_owned(),
-                format!("{:.1}", p.srtt_us),
-                format!("{:.1}", p.min_rtt_us),
+                rtt(p.srtt_us),
+                rtt(p.min_rtt_us),
                 thousands(p.packets),
                 bytes(p.bytes),
                 thousands(p.lost),
@@ -256,5 +264,26 @@ mod tests {
         assert!((r.p50 - 2500.0).abs() < 5.0 && (r.p9999 - 5000.0).abs() < 5.0, "{r:?}");
         assert!([r.min, r.p50, r.p90, r.p99, r.p999, r.p9999, r.max].is_sorted(), "{r:?}");
         assert_eq!(r.samples, 10_000);
+        assert!(r.line().starts_with("p50 2500"), "{}", r.line());
+        assert!(LatencyUs::default().line().starts_with("not measured"), "nothing is not 0 us");
+    }
+
+    #[test]
+    fn paths_show_no_times_that_were_not_measured() {
+        let path = |state| PathReport {
+            path: 0,
+            source_port: 1,
+            state,
+            srtt_us: 1000.0,
+            min_rtt_us: 1000.0,
+            packets: 0,
+            bytes: 0,
+            lost: 0,
+            ecn_marked: 0,
+            replaced: 0,
+        };
+        let shown = |state| PathReport::table(&[path(state)]).to_string();
+        assert!(shown("good").contains("1000.0"), "{}", shown("good"));
+        assert!(!shown(UNPROVEN).contains("1000.0"), "{}", shown(UNPROVEN));
     }
 }

@@ -323,6 +323,20 @@ fn long_messages_on_slow_links_are_no_silence() {
 }
 
 #[test]
+fn nothing_measured_is_no_result() {
+    let server = Server::start(&[]);
+    let few = run(&["perf", "bw", &server.addr, "--iters", "1", "--depth", "1", "--warmup", "0"]);
+    assert_eq!(few.code, Some(0), "{few:?}");
+    assert!(few.stdout.contains("not measured, too few messages"), "no latency of 0 us: {few:?}");
+    for test in ["lat", "bw"] {
+        let depth: &[&str] = if test == "bw" { &["--depth", "1"] } else { &[] };
+        let args =
+            [&["perf", test, &server.addr, "--time", "0.1", "--cc", "fixed:16M", "--json"], depth, &LONG].concat();
+        fails(&args, 1, &["4M ended within 0.1", "measure longer (--time)"]);
+    }
+}
+
+#[test]
 fn peer_that_is_not_there() {
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
     let addr = silent.local_addr().expect("local address").to_string();

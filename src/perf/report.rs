@@ -102,6 +102,9 @@ pub(crate) fn finish(mut client: Client, args: &ClientArgs, start: &Start, mut e
     {
         return Err(fault);
     }
+    if ended.messages + ended.received == 0 {
+        return Err(nothing(start, ended.duration));
+    }
     let report = PerfReport::new(&client, args, start, &ended, outcome, paths);
     if args.json {
         render::json(&report)?;
@@ -120,6 +123,18 @@ pub(crate) fn finish(mut client: Client, args: &ClientArgs, start: &Start, mut e
             Ok(fault.exit)
         }
     }
+}
+
+/// A rate for people: of long messages, less than one per second is something.
+fn rate(per_second: f64) -> String {
+    if per_second < 10.0 { format!("{per_second:.2}") } else { thousands(per_second as u64) }
+}
+
+/// Figures of nothing would be taken for measured.
+fn nothing(start: &Start, duration: Span) -> Fault {
+    let (what, seconds) = (if start.test == Test::Lat { "round trip" } else { "delivery" }, duration.as_secs_f64());
+    let text = format!("no {what} of {} ended within {seconds:.2} s: measure longer (--time)", size_text(start.size));
+    Fault::new(Exit::Failed, anyhow::anyhow!(text))
 }
 
 impl PerfReport {
@@ -188,7 +203,7 @@ impl PerfReport {
             lines.push(format!("               {:.3} forward, {:.3} back", self.forward_gbps, self.reverse_gbps));
         }
         lines.extend([
-            format!("  rate         {} {per_second}", thousands(self.messages_per_s as u64)),
+            format!("  rate         {} {per_second}", rate(self.messages_per_s)),
             format!("  latency      {} ({kind})", self.latency_us.line()),
             format!("  client       {:.2} cores  {}", self.cpu_cores.client, self.counters.client.line()),
         ]);

@@ -14,7 +14,10 @@ pub(crate) fn table(report: &Report) -> String {
     out.extend(report.assumptions.iter().map(|a| format!("  assumed: {a}")));
     out.extend(report.changed.iter().map(|c| format!("  changed: {c}")));
     out.extend(report.sweep_value.iter().map(|v| format!("  changed: {v}, the last of the sweep")));
-    out.push(format!("ideal completion time {:.1} us", report.run.ideal_fct_us));
+    // None has one where no flow ends, or where the rate is not known.
+    if report.run.ideal_fct_us > 0.0 {
+        out.push(format!("ideal completion time {:.1} us", report.run.ideal_fct_us));
+    }
     let rows: Vec<(String, u64, &Summary)> = report.runs().map(|r| (r.transport.clone(), r.seed, &r.summary)).collect();
     out.push(summaries("transport", &rows));
     for run in report.runs() {

@@ -37,6 +37,15 @@ fn a_flow_without_an_end_counts_with_the_time_it_had() {
 }
 
 #[test]
+fn no_ideal_is_shown_where_there_is_none() {
+    let mut endless = run(1, &[None]);
+    let shown = |run: &Run| table(&Report::of("s", "t", Vec::new(), vec![run.clone()]));
+    assert!(shown(&endless).contains("ideal completion time 100.0 us"));
+    endless.ideal_fct_us = 0.0;
+    assert!(!shown(&endless).contains("ideal"), "{}", shown(&endless));
+}
+
+#[test]
 fn background_is_left_out() {
     let mut flows = vec![flow(0, Some(110.0)), flow(1, Some(900.0))];
     flows[1].background = true;
