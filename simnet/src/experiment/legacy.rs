@@ -25,7 +25,7 @@ pub(super) enum Legacy {
 enum Header {
     Segment { flow: u32, segment: u32, last: bool, sent: Time },
     Ack { flow: u32, ack: Ack },
-    Constant { flow: u32 },
+    Constant { flow: u32, bytes: u32 },
 }
 
 /// Bytes that a TCP header with timestamps (32) has more than a UDP header (8).
@@ -64,9 +64,10 @@ impl Header {
                     put(&to.to_le_bytes());
                 }
             }
-            Header::Constant { flow } => {
+            Header::Constant { flow, bytes } => {
                 put(&[4]);
                 put(&flow.to_le_bytes());
+                put(&bytes.to_le_bytes());
             }
         }
         (out, at)
@@ -99,7 +100,7 @@ impl Header {
                 }
                 Some(Header::Ack { flow, ack })
             }
-            4 => Some(Header::Constant { flow }),
+            4 => Some(Header::Constant { flow, bytes: word(&mut bytes)? }),
             _ => None,
         }
     }
@@ -264,10 +265,7 @@ impl LegacyStation {
                     self.send(i, now, io);
                 }
             }
-            Header::Constant { flow } => {
-                let bytes = ledger.segment(flow as usize);
-                ledger.delivered(flow as usize, bytes.into(), io);
-            }
+            Header::Constant { flow, bytes } => ledger.delivered(flow as usize, bytes.into(), io),
         }
     }
 
@@ -331,14 +329,15 @@ impl LegacyStation {
             }
             Kind::Constant { mtu, sent } => {
                 let size = *mtu - 28;
-                // The first one leaves at once.
-                let due = (made / u64::from(size)).saturating_add(1).min(total.div_ceil(size.into()));
+                let all = total.div_ceil(size.into());
+                let due = if made >= total { all } else { made / u64::from(size) };
                 while *sent < due {
+                    let bytes = segment_bytes(out.bytes, *sent as u32, size);
                     *sent += 1;
                     counters.packets += 1;
-                    put(out.port, out.to, Ecn::NotEct, Header::Constant { flow: flow32 }, size, 0, io);
+                    put(out.port, out.to, Ecn::NotEct, Header::Constant { flow: flow32, bytes }, bytes, 0, io);
                 }
-                if *sent >= total.div_ceil(size.into()) { None } else { when(due * u64::from(size)) }
+                if due == all { None } else { when(((due + 1) * u64::from(size)).min(total)) }
             }
         };
         self.alarm(flow, false, at.map(|at| at.max(now + Span::from_nanos(1))));
@@ -384,7 +383,7 @@ mod tests {
             Header::Segment { flow: 3, segment: 8, last: false, sent: Time::ZERO },
             Header::Ack { flow: 1 << 31, ack },
             Header::Ack { flow: 2, ack: Ack { ranges: Default::default(), ..ack } },
-            Header::Constant { flow: 5 },
+            Header::Constant { flow: 5, bytes: 1_000 },
         ];
         for header in headers {
             let (bytes, len) = header.encode();

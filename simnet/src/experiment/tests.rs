@@ -140,8 +140,15 @@ fn constant_flows_have_their_rate_and_end() {
     let constant = FlowSpec { rate: Some(10 * G), ..flow(0, 1, 1_000_000, Transport::Constant { mtu: 9_000 }) };
     let outcome = run(&experiment(star(2), vec![constant]));
     let fct = fct_us(&outcome, 0);
-    // 800 us less the packet that leaves at once.
-    assert!((785.0..810.0).contains(&fct), "{fct}");
+    // Data are made in 800 us, the last of them less than a packet.
+    assert!((800.0..804.0).contains(&fct), "{fct}");
+    assert_eq!(outcome.flows[0].delivered, 1_000_000);
+    // Less than a packet in all.
+    let short = FlowSpec { rate: Some(G), ..flow(0, 1, 1_000, Transport::Constant { mtu: 9_000 }) };
+    let outcome = run(&experiment(star(2), vec![short]));
+    let fct = fct_us(&outcome, 0);
+    assert!((8.0..11.0).contains(&fct), "{fct}");
+    assert_eq!(outcome.flows[0].delivered, 1_000);
 }
 
 #[test]
