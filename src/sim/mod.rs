@@ -228,6 +228,9 @@ fn simulate(args: &SimArgs, source: &Source) -> Result<Report> {
     let compare: Vec<String> = match args.compare.as_slice() {
         [] => scenario.compare.clone(),
         [none] if none == "none" => Vec::new(),
+        some if some.iter().any(|name| name == "none") => {
+            return Err(Fault::usage("--compare none leaves out all others: give it alone"));
+        }
         some => some.to_vec(),
     };
     let sweep = args.sweep.as_ref().or(scenario.sweep.as_ref()).filter(|s| *s != "none");

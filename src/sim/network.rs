@@ -29,6 +29,9 @@ pub(super) fn read(base: &Path, file: &str) -> Result<String, String> {
 /// The plan.
 pub(super) fn plan(n: &Network, base: &Path) -> Result<Planned, String> {
     allowed(n)?;
+    if !(576..=9_244).contains(&n.mtu) {
+        return Err(format!("network.mtu is {}, not within 576 and 9244", n.mtu));
+    }
     let need = |value: Option<usize>, name: &str| match value {
         Some(0) => Err(format!("network.{name} is 0, at least 1")),
         Some(n) => Ok(n),
@@ -93,15 +96,12 @@ fn allowed(n: &Network) -> Result<(), String> {
         ("file", n.file.is_some(), &[Htsim, Hpcc]),
     ];
     match fields.iter().find(|(_, there, kinds)| *there && !kinds.contains(&n.kind)) {
-        Some((name, ..)) => Err(format!("network.{name} means nothing in a network of kind {:?}", n.kind)),
+        Some((name, ..)) => Err(format!("network.{name} means nothing in a network of kind {}", n.kind.name())),
         None => Ok(()),
     }
 }
 
 pub(super) fn buffers(n: &Network) -> Result<Buffers, String> {
-    if !(576..=9_244).contains(&n.mtu) {
-        return Err(format!("network.mtu is {}, not within 576 and 9244", n.mtu));
-    }
     if !(0.01..=100.0).contains(&n.shared_alpha) {
         return Err(format!("network.shared_alpha is {}, not within 0.01 and 100", n.shared_alpha));
     }

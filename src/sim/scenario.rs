@@ -57,6 +57,19 @@ pub(crate) enum NetworkKind {
     Hpcc,
 }
 
+impl NetworkKind {
+    /// As it stands in scenario files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            NetworkKind::Star => "star",
+            NetworkKind::LeafSpine => "leaf-spine",
+            NetworkKind::FatTree => "fat-tree",
+            NetworkKind::Htsim => "htsim",
+            NetworkKind::Hpcc => "hpcc",
+        }
+    }
+}
+
 #[derive(Deserialize, Clone, Debug)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Network {
@@ -129,6 +142,22 @@ pub(crate) enum TrafficKind {
     Poisson,
     Htsim,
     Hpcc,
+}
+
+impl TrafficKind {
+    /// As it stands in scenario files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            TrafficKind::Incast => "incast",
+            TrafficKind::Permutation => "permutation",
+            TrafficKind::AllToAll => "all-to-all",
+            TrafficKind::RingAllreduce => "ring-allreduce",
+            TrafficKind::Pairs => "pairs",
+            TrafficKind::Poisson => "poisson",
+            TrafficKind::Htsim => "htsim",
+            TrafficKind::Hpcc => "hpcc",
+        }
+    }
 }
 
 #[derive(Deserialize, Clone, Debug)]

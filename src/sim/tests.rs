@@ -204,6 +204,19 @@ fn errors_say_what_to_do() {
     assert!(set("limit=0s").contains("limit is 0"));
     assert!(error(&["incast", "--sweep", "traffic.size=1MB,1 parsec"]).contains("'1 parsec'"));
     assert!(error(&["permutation", "--set", "traffic.senders=3"]).contains("'senders' means nothing"));
+    // By the names that scenario files have.
+    assert!(error(&["permutation", "--set", "traffic.senders=3"]).ends_with("in traffic of kind permutation"));
+    assert!(error(&["websearch", "--set", "network.radix=4"]).ends_with("in a network of kind leaf-spine"));
+    // The value that was given is the one that is wrong.
+    assert!(error(&["incast", "--set", "network.mtu=100"]).contains("network.mtu is 100, not within 576 and 9244"));
+    for name in ["senders", "per_sender", "size"] {
+        let zero = format!("traffic.{name}=0{}", if name == "size" { "B" } else { "" });
+        assert!(error(&["incast", "--set", &zero]).contains(&format!("'{name}' is 0, at least 1")), "{name}");
+    }
+    let too_many = error(&["incast", "--set", "traffic.senders=49", "--set", "traffic.receiver=0"]);
+    assert!(too_many.contains("change 'senders', 'receiver' or network.hosts"), "{too_many}");
+    assert!(error(&["websearch", "--set", "traffic.duration=1000s"]).contains("give a shorter 'duration'"));
+    assert!(error(&["incast", "--compare", "none", "--compare", "tcp"]).contains("give it alone"));
     assert!(error(&["websearch", "--set", "traffic.load=2"]).contains("'load'"));
     assert!(error(&["websearch", "--set", "traffic.sizes=no.cdf"]).contains("cannot read"));
 }

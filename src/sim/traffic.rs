@@ -55,8 +55,15 @@ fn allowed(t: &Traffic) -> Result<(), String> {
         ("file", t.file.is_some(), &[Htsim, Hpcc]),
         ("via", t.via.is_some(), &[Pairs]),
     ];
+    let counts = [("senders", t.senders), ("per_sender", t.per_sender), ("per_pair", t.per_pair)];
+    if let Some((name, _)) = counts.iter().find(|(_, count)| *count == Some(0)) {
+        return Err(format!("'{name}' is 0, at least 1"));
+    }
+    if t.size.is_some_and(|size| size.0 == 0) {
+        return Err("'size' is 0, at least 1 byte".into());
+    }
     match fields.iter().find(|(_, there, kinds)| *there && !kinds.contains(&t.kind)) {
-        Some((name, ..)) => Err(format!("'{name}' means nothing in traffic of kind {:?}", t.kind)),
+        Some((name, ..)) => Err(format!("'{name}' means nothing in traffic of kind {}", t.kind.name())),
         None => Ok(()),
     }
 }
@@ -144,7 +151,7 @@ impl Maker<'_> {
     }
 
     fn size(&self) -> Result<u64, String> {
-        self.t.size.map(|s| s.0).filter(|s| *s > 0).ok_or_else(|| "'size' is missing".into())
+        self.t.size.map(|s| s.0).ok_or_else(|| "'size' is missing".into())
     }
 
     /// Card number `k` of a process, or the one card of its server.
@@ -156,8 +163,11 @@ impl Maker<'_> {
         let servers = self.plan().servers.len();
         let senders = self.t.senders.unwrap_or(servers - 1);
         let receiver = self.t.receiver.unwrap_or(senders);
-        if receiver >= servers || senders + usize::from(receiver >= senders) > servers || senders == 0 {
-            return Err(format!("{senders} senders and receiver {receiver} on {servers} hosts"));
+        if receiver >= servers || senders >= servers {
+            return Err(format!(
+                "{senders} senders and number {receiver} as receiver need more than the {servers} hosts, numbered from 0: \
+                 change 'senders', 'receiver' or network.hosts"
+            ));
         }
         // Without a size, flows have no end.
         let size = self.t.size.map(|s| s.0);
@@ -248,7 +258,10 @@ impl Maker<'_> {
         let rate = self.plan().server_cable(0).rate as f64;
         let per_second = load * rate * hosts as f64 / (8.0 * sizes.mean());
         if per_second * duration.as_secs_f64() > MAX_FLOWS as f64 {
-            return Err(format!("{:.0} flows", per_second * duration.as_secs_f64()));
+            return Err(format!(
+                "{:.0} flows, more than {MAX_FLOWS}: give a shorter 'duration', less 'load' or longer flows",
+                per_second * duration.as_secs_f64()
+            ));
         }
         let mut at = Span::ZERO;
         loop {
