@@ -20,7 +20,7 @@ use crate::exit::{Exit, Fault, Result};
 use crate::progress::Progress;
 use crate::report::{Counters, Latencies, LatencyUs, PathReport, Snapshot};
 use crate::units::{size_text, thousands};
-use crate::{interrupt, render, transport, units};
+use crate::{devices, interrupt, render, transport, units};
 
 /// Options of `srd demo`.
 #[derive(Args, Clone, Debug)]
@@ -118,6 +118,8 @@ struct Killed {
     at_s: f64,
 }
 
+/// Where both cards are.
+const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// How long to send when no number of messages is given.
 const DEFAULT_TIME: Span = Span::from_secs(4);
 /// Messages outstanding at once, as far as [`MAX_OUTSTANDING`] permits.
@@ -138,6 +140,9 @@ pub(crate) fn run(args: &DemoArgs) -> Result<Exit> {
         return Err(Fault::usage(format_args!("there is no path {path} to kill, paths are 0 to {}", args.paths - 1)));
     }
     interrupt::install()?;
+    if matches!(devices::reaches_itself(HOST.into()), Ok(false)) {
+        return Err(Fault::setup(format_args!("UDP from {HOST} to itself does not arrive; {}", devices::LOOPBACK)));
+    }
     let seed = match args.seed {
         Some(seed) => seed,
         None => u64::from(transport::seed()?.iter().fold(0_u32, |a, &b| a.rotate_left(8) ^ u32::from(b))),
@@ -187,7 +192,7 @@ fn card(args: &DemoArgs, seed: u64, side: Side) -> Result<Card> {
         wait: WaitMode::Adaptive { spin: Duration::from_micros(50) },
         ..UdpOptions::default()
     };
-    let driver = transport::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), options)?;
+    let driver = transport::bind(SocketAddr::new(HOST.into(), 0), options)?;
     let faults = Faults { loss: Share::per_million(args.loss), ..Faults::default() };
     let mut driver = Faulty::new(driver, faults, seed ^ side as u64);
     let config = Config { paths: args.paths, path_pool: transport::pool(args.paths), ..Config::default() };

@@ -387,6 +387,16 @@ fn no_route() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{stderr}");
     assert!(stderr.starts_with("srd: no route to 192.0.2.1") && stderr.trim_end().lines().count() == 1, "{stderr}");
+    // Its loopback interface is down.
+    let output = unshare(&[srd, "demo", "--messages", "10"]).expect("run unshare");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("does not arrive; bring the loopback interface up"), "{stderr}");
+    // Its root is not the host's.
+    let output = unshare(&[srd, "incast", "--testbed"]).expect("run unshare");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("as root of the host"), "{stderr}");
 }
 
 #[test]

@@ -9,6 +9,11 @@ pub enum Error {
     /// The effective user is not root.
     #[error("test beds need root to create network namespaces: run the command again with sudo")]
     NotRoot,
+    /// The effective user is root, but of a user namespace or a container that may not do it.
+    #[error(
+        "this root may not create network namespaces, as that of a user namespace or container: run the command as root of the host"
+    )]
+    NotHost,
     /// A program of iproute2, nftables or ethtool is not installed.
     #[error("`{tool}` was not found: install it with `apt-get install {package}`")]
     MissingTool {

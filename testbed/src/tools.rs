@@ -70,6 +70,9 @@ pub(crate) fn run(tool: &'static str, args: &[&str], input: &str) -> Result<Stri
 
 /// Turns a tool's complaint into an error; known ones get their remedy.
 fn explain(command: String, stderr: &str, input: &str) -> Error {
+    if stderr.contains("/run/netns") && (stderr.contains("not permitted") || stderr.contains("denied")) {
+        return Error::NotHost;
+    }
     let kernel = |feature, config, module, otherwise| Error::Kernel { feature, config, module, otherwise };
     if stderr.contains("qdisc kind is unknown") {
         return kernel("token bucket queue", "CONFIG_NET_SCH_TBF", "sch_tbf", "build the bed without rates");
@@ -130,6 +133,13 @@ mod tests {
         let nft =
             explain("ip netns exec x nft -f -".into(), "Error: Could not process rule: Operation not supported", "");
         assert!(nft.to_string().contains("CONFIG_NF_TABLES"), "{nft}");
+    }
+
+    #[test]
+    fn explain_knows_a_root_that_is_none() {
+        let stderr = "mount --make-shared /run/netns failed: Operation not permitted\nCommand failed -:1\n";
+        let text = explain("ip -batch -".into(), stderr, "netns add x\n").to_string();
+        assert!(text.contains("user namespace") && text.contains("as root of the host"), "{text}");
     }
 
     #[test]
