@@ -179,6 +179,16 @@ fn perf_reports_what_it_documents() {
 }
 
 #[test]
+fn what_turned_up_again_had_been_counted_as_lost() {
+    let server = Server::start(&[]);
+    // It takes the server a while to get so much memory, in which it answers nothing.
+    let output = run(&["perf", "bw", &server.addr, "--size", "1M", "--depth", "64", "--iters", "10", "--json"]);
+    let client = &output.json()["counters"]["client"];
+    let count = |name: &str| client[name].as_u64().unwrap_or_else(|| panic!("{name} is no count in {client}"));
+    assert!(count("spurious_retransmits") <= count("lost_packets"), "{client}");
+}
+
+#[test]
 fn perf_takes_its_options() {
     let mut server = Server::start(&["--checksum", "--mode", "sleep", "--paths", "2"]);
     let common = ["--time", "0.2", "--warmup", "0", "--json"];

@@ -51,11 +51,11 @@ pub(crate) struct PerfReport {
     latency_us: LatencyUs,
     /// `half_round_trip` or `post_to_completion`.
     latency_kind: &'static str,
-    /// Packets sent again, both sides together, warm-up included.
+    /// Packets sent again, both sides together, as in `counters`.
     retransmits: u64,
     /// CPU time over wall time.
     cpu_cores: CpuCores,
-    /// What the protocol did, warm-up included.
+    /// What the protocol did, warm-up included, and at the client what came before it.
     counters: BothCounters,
     /// The client's paths at the end.
     paths: Vec<PathReport>,
