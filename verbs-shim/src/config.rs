@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use nix::libc;
 use srd_core::card::{CardOptions, GidError, Profile};
 use srd_core::{CheckedConfig, Config, FaultPlan};
 use srd_udp::{BindError, UdpOptions};
@@ -69,9 +70,28 @@ pub enum OpenError {
     /// AF_XDP cannot be used.
     #[error(transparent)]
     Xdp(srd_xdp::OpenError),
+    /// The system permits no more threads.
+    #[error("cannot start the thread of a card: {0}; raise the limit (`ulimit -u`) or end processes")]
+    Thread(#[source] std::io::Error),
     /// The system has no more of something.
     #[error("cannot open a card: {0}")]
-    System(#[from] std::io::Error),
+    System(#[source] std::io::Error),
+}
+
+impl From<std::io::Error> for OpenError {
+    fn from(error: std::io::Error) -> OpenError {
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => BindError::Descriptors.into(),
+            _ => OpenError::System(error),
+        }
+    }
+}
+
+impl OpenError {
+    /// Whether all descriptors that the process may have are taken.
+    pub fn lacks_descriptors(&self) -> bool {
+        matches!(self, OpenError::Bind(BindError::Descriptors))
+    }
 }
 
 impl From<srd_xdp::OpenError> for OpenError {

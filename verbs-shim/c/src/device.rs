@@ -14,7 +14,7 @@ use verbs_shim::lock::{self, Mutex};
 use crate::abi::{arg, export, pointer, quiet};
 use crate::bindings::{IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device};
 use crate::context::{Outlet, Sink};
-use crate::errno::{EINVAL, EIO, ENOMEM, Errno};
+use crate::errno::{EINVAL, ENOMEM, Errno};
 use crate::{config, fork, log, sysfs};
 
 /// A device. It lives as long as the process, because programs keep pointers to it beyond the list that they got.
@@ -120,7 +120,7 @@ impl Device {
             let sink = Arc::new(Sink::default());
             let nic = Nic::open(config, Box::new(Outlet(sink.clone()))).map_err(|error| {
                 log::error(format_args!("cannot open {}: {error}", self.name()));
-                EIO
+                Errno::from(&error)
             })?;
             sysfs::tell_gid(self.name(), nic.gid());
             shared.port = nic.gid().addr().map_or(shared.port, |addr| addr.port());

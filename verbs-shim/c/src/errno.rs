@@ -1,8 +1,10 @@
 //! Error numbers.
 
+use std::error::Error;
 use std::ffi::c_int;
+use std::io;
 
-use verbs_shim::CardError;
+use verbs_shim::{CardError, OpenError};
 
 /// An error number of the C library, above zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +14,7 @@ pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
 pub(crate) const EFAULT: Errno = Errno(libc::EFAULT);
 pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
 pub(crate) const EIO: Errno = Errno(libc::EIO);
+pub(crate) const EMFILE: Errno = Errno(libc::EMFILE);
 pub(crate) const ENOENT: Errno = Errno(libc::ENOENT);
 pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
 pub(crate) const ENOSYS: Errno = Errno(libc::ENOSYS);
@@ -39,5 +42,22 @@ impl From<CardError> for Errno {
             CardError::Failed => EIO,
             _ => EINVAL,
         }
+    }
+}
+
+/// What the system said, where it said something; `EIO` if the card itself cannot be.
+impl From<&OpenError> for Errno {
+    fn from(error: &OpenError) -> Errno {
+        if error.lacks_descriptors() {
+            return EMFILE;
+        }
+        let mut next: Option<&(dyn Error + 'static)> = Some(error);
+        while let Some(error) = next {
+            if let Some(number) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+                return Errno(number);
+            }
+            next = error.source();
+        }
+        EIO
     }
 }

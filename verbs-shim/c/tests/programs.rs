@@ -305,6 +305,19 @@ fn memory_that_may_not_be_locked_is_enough() {
     bench.run(bench.command("sh").args(limited).arg(program).env("SRD_PROFILE", "efa3"));
 }
 
+/// `errno` says what the process may not have, so that a program knows what to ask its user for.
+#[test]
+fn what_the_process_lacks_is_told_by_errno() {
+    let bench = Bench::new();
+    let program = bench.compile("limits");
+    for (what, advice) in [("descriptors", "ulimit -n"), ("threads", "ulimit -u")] {
+        let out = bench.run(bench.command(&program).arg(what));
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(said.lines().filter(|line| line.contains("cannot")).all(|line| line.contains(advice)), "{said}");
+    }
+    bench.run(bench.command(&program).env("SRD_PUS", "2").arg("descriptors"));
+}
+
 /// Names and rates are those of Debian's library, for all numbers that there are and some more.
 #[test]
 fn names_are_those_of_the_original() {
