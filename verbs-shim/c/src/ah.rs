@@ -5,13 +5,14 @@ use std::ffi::c_int;
 
 use verbs_shim::{Gid, PdId};
 
-use crate::abi::{arg, code, export, out, pointer};
+use crate::abi::{arg, code, export, minus_one, out, pointer};
 use crate::bindings::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
 use crate::context::{Context, Kind};
 use crate::errno::{EINVAL, Errno};
 use crate::pd_mr::Pd;
+use crate::query::gid;
 
 /// An address handle.
 #[repr(C)]
@@ -80,8 +81,13 @@ pub(crate) fn abandon(ah: &Ah) {
     }
 }
 
-/// How to answer a message: the way that its completion and its GRH tell.
-unsafe fn answer_to(port_num: u8, wc: *const ibv_wc, grh: *const ibv_grh) -> Result<ibv_ah_attr, Errno> {
+/// How to answer a message: the way that its completion and its GRH tell, if it was for this port.
+unsafe fn answer_to(
+    context: *mut ibv_context,
+    port_num: u8,
+    wc: *const ibv_wc,
+    grh: *const ibv_grh,
+) -> Result<ibv_ah_attr, Errno> {
     let wc = unsafe { arg(wc)? };
     let mut attr = ibv_ah_attr {
         grh: ibv_global_route {
@@ -100,6 +106,9 @@ unsafe fn answer_to(port_num: u8, wc: *const ibv_wc, grh: *const ibv_grh) -> Res
     };
     if wc.wc_flags & IBV_WC_GRH != 0 {
         let grh = unsafe { arg(grh)? };
+        if unsafe { gid(context, port_num.into(), 0)?.raw != grh.dgid.raw } {
+            return Err(EINVAL);
+        }
         attr.is_global = 1;
         attr.grh.dgid = grh.sgid;
         attr.grh.hop_limit = 0xff;
@@ -119,10 +128,10 @@ export!(
         grh: *mut ibv_grh,
         attr: *mut ibv_ah_attr,
     ) -> c_int {
-        code(|| {
+        minus_one(|| {
             unsafe { Context::of(context)? };
-            *unsafe { out(attr)? } = unsafe { answer_to(port_num, wc, grh)? };
-            Ok(())
+            *unsafe { out(attr)? } = unsafe { answer_to(context, port_num, wc, grh)? };
+            Ok(0)
         })
     }
 );
@@ -130,6 +139,6 @@ export!(
 export!(
     "IBVERBS_1.1",
     fn ibv_create_ah_from_wc(pd: *mut ibv_pd, wc: *mut ibv_wc, grh: *mut ibv_grh, port_num: u8) -> *mut ibv_ah {
-        pointer(|| unsafe { create(pd, &answer_to(port_num, wc, grh)?) })
+        pointer(|| unsafe { create(pd, &answer_to(Pd::of(pd)?.context.public(), port_num, wc, grh)?) })
     }
 );

@@ -11,7 +11,7 @@ use crate::bindings::{
     ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
 };
 use crate::context::Context;
-use crate::errno::{EINVAL, EOPNOTSUPP, Errno};
+use crate::errno::{EINVAL, Errno};
 
 /// PCI vendor of EFA.
 pub(crate) const VENDOR_ID: u32 = 0x1d0f;
@@ -141,7 +141,7 @@ export!(
     }
 );
 
-unsafe fn gid(context: *mut ibv_context, port: u32, index: i64) -> Result<ibv_gid, Errno> {
+pub(crate) unsafe fn gid(context: *mut ibv_context, port: u32, index: i64) -> Result<ibv_gid, Errno> {
     let nic = unsafe { Context::of(context)? }.nic()?;
     if port == 1 && index == 0 { Ok(ibv_gid { raw: nic.gid().0 }) } else { Err(EINVAL) }
 }
@@ -185,10 +185,8 @@ export!(
     ) -> c_int {
         code(|| {
             let known = unsafe { gid_entry(context, port_num, gid_index)? };
-            if flags != 0 {
-                return Err(EOPNOTSUPP);
-            }
-            if entry.is_null() {
+            // There are no flags, and no program whose entry ends earlier.
+            if flags != 0 || entry.is_null() || entry_size < size_of::<ibv_gid_entry>() {
                 return Err(EINVAL);
             }
             unsafe { fill(entry, entry_size, &known) };
@@ -208,12 +206,10 @@ export!(
     ) -> isize {
         negative(|| {
             let known = unsafe { gid_entry(context, 1, 0)? };
-            if flags != 0 {
-                return Err(EOPNOTSUPP);
-            }
-            if max_entries < 1 || entries.is_null() {
+            if flags != 0 || max_entries == 0 || entries.is_null() || entry_size == 0 {
                 return Err(EINVAL);
             }
+            // Of an entry there is as much as there is room for.
             unsafe { fill(entries, entry_size, &known) };
             Ok(1)
         })
