@@ -196,6 +196,25 @@ static void regions(struct ibv_pd *pd) {
     CHECK(a = ibv_reg_mr(pd, read_only + 8192, 4096, 0));
     IS(ibv_dereg_mr(a), 0);
     IS(munmap(read_only, 3 * 4096), 0);
+    /* A file that ends before its mapping does: beyond, there is nothing. */
+    int file = memfd_create("short", MFD_CLOEXEC);
+    CHECK(file >= 0);
+    int ways[] = {MAP_SHARED, MAP_PRIVATE};
+    for (int i = 0; i < 2; i++) {
+        IS(ftruncate(file, 4097), 0);
+        char *mapped = mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, ways[i], file, 0);
+        CHECK(mapped != MAP_FAILED);
+        CHECK(a = ibv_reg_mr(pd, mapped, 2 * 4096, IBV_ACCESS_LOCAL_WRITE));
+        IS(ibv_dereg_mr(a), 0);
+        NULL_WITH(ibv_reg_mr(pd, mapped, 2 * 4096 + 1, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+        NULL_WITH(ibv_reg_mr(pd, mapped, 4 * 4096, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+        NULL_WITH(ibv_reg_mr(pd, mapped + 3 * 4096, 1, 0), EFAULT);
+        IS(ftruncate(file, 3 * 4096 + 1), 0);
+        CHECK(a = ibv_reg_mr(pd, mapped, 4 * 4096, IBV_ACCESS_LOCAL_WRITE));
+        IS(ibv_dereg_mr(a), 0);
+        IS(munmap(mapped, 4 * 4096), 0);
+    }
+    IS(close(file), 0);
 }
 
 static void handles(struct ibv_pd *pd) {
