@@ -77,6 +77,7 @@ impl Table {
             log::error(format_args!("{error}"));
             EINVAL
         })?;
+        sysfs::prepare(&configs);
         let devices = configs.into_iter().enumerate().map(|(index, config)| Device::new(index, config)).collect();
         Ok(Table { generation: fork::generation(), devices })
     }

@@ -3,20 +3,25 @@
 //! libfabric takes a device for EFA's if its entry leads to a PCI device with a driver of that name, and looks for all of it
 //! under `$SYSFS_PATH`. So that variable is set when the library is loaded, unless the user has set it.
 //!
-//! The directory goes when the process exits. Its owner holds a lock in it for as long as it lives, so that whoever comes next
-//! knows the directories of those that were killed, and removes them.
+//! The directory goes with the last process that has it: the one that made it, or a child that lives longer, as daemons do. They
+//! hold a lock in it, which children inherit. So each that exits can tell whether it is the last, and whoever comes next knows the
+//! directories of those that were killed, and removes them. A child that has closed the descriptor of the lock makes a directory
+//! of its own when it asks for devices.
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use verbs_shim::cancel::NoCancel;
 use verbs_shim::counters::{self, Identity, Values};
+use verbs_shim::lock::Mutex;
 use verbs_shim::{Gid, NicConfig};
 
 use crate::abi::{export, minus_one, quiet};
@@ -27,11 +32,19 @@ use crate::{config, device, fork, log};
 #[derive(Debug)]
 struct Tree {
     root: PathBuf,
+    /// The same for C.
+    path: CString,
     owner: u32,
-    _lock: File,
+    /// Until the process exits.
+    lock: Mutex<Option<File>>,
 }
 
-static TREE: OnceLock<Tree> = OnceLock::new();
+/// What this process has. Never freed.
+static TREE: AtomicPtr<Tree> = AtomicPtr::new(null_mut());
+
+fn tree() -> Option<&'static Tree> {
+    unsafe { TREE.load(Ordering::Acquire).as_ref() }
+}
 
 const VARIABLE: &str = "SYSFS_PATH";
 const PREFIX: &str = "sysfs-";
@@ -44,10 +57,21 @@ extern "C" fn loaded() {
         fork::watch();
         // A mistake in the options is reported when the program asks for devices.
         let Ok(devices) = config::devices() else { return };
-        if let Err(error) = set_up(&devices) {
-            log::error(format_args!("what libfabric looks for in sysfs cannot be made: {error}"));
-        }
+        prepare(&devices);
     });
+}
+
+/// Makes the directory, once in each process that has none.
+pub(crate) fn prepare(devices: &[NicConfig]) {
+    /// The last generation that looked.
+    static DONE: AtomicU32 = AtomicU32::new(0);
+    let generation = fork::generation();
+    if DONE.swap(generation, Ordering::Relaxed) != generation
+        && !tree().is_some_and(Tree::is_held)
+        && let Err(error) = set_up(devices)
+    {
+        log::error(format_args!("what libfabric looks for in sysfs cannot be made: {error}"));
+    }
 }
 
 /// Makes the directory and tells the program of it.
@@ -60,7 +84,7 @@ fn set_up(devices: &[NicConfig]) -> Result<(), String> {
         // us later, which nothing can be done about.
         unsafe { std::env::set_var(VARIABLE, &tree.root) };
     }
-    let _ = TREE.set(tree);
+    TREE.store(Box::into_raw(Box::new(tree)), Ordering::Release);
     Ok(())
 }
 
@@ -69,9 +93,8 @@ extern "C" fn unloaded() {
     let _whole = NoCancel::begin();
     quiet((), || {
         device::farewell();
-        if let Some(tree) = TREE.get().filter(|tree| tree.owner == std::process::id()) {
-            // Whoever comes next tries again.
-            let _ = fs::remove_dir_all(&tree.root);
+        if let Some(tree) = tree() {
+            tree.leave();
         }
     });
 }
@@ -85,7 +108,7 @@ static UNLOADED: extern "C" fn() = unloaded;
 
 /// The card of a device is open, so that its address is known.
 pub(crate) fn tell_gid(device: &str, gid: Gid) {
-    if let Some(tree) = TREE.get().filter(|tree| tree.owner == std::process::id()) {
+    if let Some(tree) = tree().filter(|tree| tree.owner == std::process::id()) {
         // Programs that want to know it ask the device.
         let _ = counters::write_gid(&tree.root, device, gid);
     }
@@ -93,7 +116,7 @@ pub(crate) fn tell_gid(device: &str, gid: Gid) {
 
 /// Where a file of sysfs is for the program.
 pub(crate) fn path(relative: &str) -> String {
-    let root = TREE.get().map_or(Path::new("/sys"), |tree| &tree.root);
+    let root = tree().map_or(Path::new("/sys"), |tree| &tree.root);
     root.join(relative).to_string_lossy().into_owned()
 }
 
@@ -120,12 +143,28 @@ impl Tree {
             Ok(lock)
         });
         match made {
-            Ok(lock) => Ok(Tree { root, owner, _lock: lock }),
+            Ok(lock) => Ok(Tree { path: c_path(&root), root, owner, lock: Mutex::new(Some(lock)) }),
             Err(error) => {
                 let _ = fs::remove_dir_all(&draft);
                 Err(error)
             }
         }
+    }
+
+    /// Whether this process has it still: programs may close any descriptor, and use its number again.
+    fn is_held(&self) -> bool {
+        let same = |a: Metadata, b: Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+        let lock = self.lock.lock();
+        let held = lock.as_ref().and_then(|lock| lock.metadata().ok());
+        held.zip(self.root.join(LOCK).metadata().ok()).is_some_and(|(held, there)| same(held, there))
+    }
+
+    /// The process is done with it.
+    fn leave(&self) {
+        if self.is_held() {
+            drop(self.lock.lock().take());
+        }
+        remove_if_left(&self.root);
     }
 }
 
@@ -154,9 +193,17 @@ fn sweep(base: &Path) {
     for entry in entries.flatten() {
         let path = entry.path();
         let mine = is_ours(base, &path) && path.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == me);
-        if mine && path.join(LOCK).exists() && lock(&path.join(LOCK)).is_ok() {
-            let _ = fs::remove_dir_all(&path);
+        if mine {
+            remove_if_left(&path);
         }
+    }
+}
+
+/// Removes a directory that no process has any more.
+fn remove_if_left(root: &Path) {
+    if root.join(LOCK).exists() && lock(&root.join(LOCK)).is_ok() {
+        // Whoever comes next tries again.
+        let _ = fs::remove_dir_all(root);
     }
 }
 
@@ -172,13 +219,18 @@ export!(
     "IBVERBS_1.0",
     fn ibv_get_sysfs_path() -> *const c_char {
         static PATH: OnceLock<CString> = OnceLock::new();
-        let path = PATH.get_or_init(|| {
-            let set = std::env::var_os(VARIABLE).map_or_else(|| PathBuf::from("/sys"), PathBuf::from);
-            CString::new(set.as_os_str().as_bytes()).unwrap_or_default()
-        });
+        let set = std::env::var_os(VARIABLE).map_or_else(|| PathBuf::from("/sys"), PathBuf::from);
+        let path = match tree() {
+            Some(tree) if tree.root == set => &tree.path,
+            _ => PATH.get_or_init(|| c_path(&set)),
+        };
         path.as_ptr()
     }
 );
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
 
 export!(
     "IBVERBS_1.0",

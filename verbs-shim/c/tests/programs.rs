@@ -221,6 +221,12 @@ fn sysfs_is_there_while_the_process_lives() {
     assert_eq!(bench.left().len(), 1);
     bench.run(bench.command(&program).arg("leave"));
     assert_eq!(bench.left(), Vec::<String>::new());
+    // A child that outlives its parent has one, too.
+    for args in [&["daemons"][..], &["daemons", "close"]] {
+        let out = bench.run(bench.command(&program).args(args));
+        assert_eq!(out.stdout, b"lives\n");
+        assert_eq!(bench.left(), Vec::<String>::new());
+    }
     // The variable of a parent is not for a program that it executes; that of the user is.
     bench.run(bench.command(&program).arg("exec"));
     assert_eq!(bench.left(), Vec::<String>::new());

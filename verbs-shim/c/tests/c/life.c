@@ -153,6 +153,46 @@ static void unloaded(void) {
     drop_side(&s);
 }
 
+/* Whether what other libraries look for is there. */
+static bool has_sysfs(void) {
+    char file[512];
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    CHECK(list);
+    snprintf(file, sizeof file, "%s/class/infiniband_verbs/abi_version", getenv("SYSFS_PATH"));
+    bool has = access(file, R_OK) == 0 && access(list[0]->ibdev_path, R_OK) == 0;
+    ibv_free_device_list(list);
+    return has;
+}
+
+/* A daemon outlives the process that was started, perhaps with nothing open of what that had. A child that ends takes nothing
+   along. */
+static void daemons(bool closes) {
+    CHECK(has_sysfs());
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        exit(has_sysfs() ? 0 : 1);
+    int status;
+    IS(waitpid(child, &status, 0), child);
+    IS(status, 0);
+    CHECK(has_sysfs());
+    int gone[2];
+    IS(pipe(gone), 0);
+    pid_t daemon = fork();
+    CHECK(daemon >= 0);
+    if (daemon > 0)
+        exit(0);
+    IS(close(gone[1]), 0);
+    IS(read(gone[0], &status, 1), 0); /* the other end is gone with the parent */
+    for (int fd = 3; closes && fd < 100; fd++)
+        close(fd);
+    CHECK(has_sysfs());
+    struct side s = make_side(false, 7);
+    drop_side(&s);
+    CHECK(has_sysfs());
+    puts("lives");
+}
+
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     if (!strcmp(argv[1], "cycles"))
@@ -175,6 +215,8 @@ int main(int argc, char **argv) {
         struct side s = make_side(false, 7);
         CHECK(s.ctx);
         kill(getpid(), SIGKILL);
+    } else if (!strcmp(argv[1], "daemons")) {
+        daemons(argc > 2);
     } else if (!strcmp(argv[1], "leave")) {
         struct side s = make_side(false, 7); /* a program that just ends */
         CHECK(s.ctx);
