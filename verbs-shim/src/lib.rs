@@ -23,6 +23,7 @@ mod nic;
 pub mod options;
 mod patience;
 mod poller;
+pub mod quiet;
 #[cfg(test)]
 #[path = "../../srd-core/tests/support/repeatable.rs"]
 mod repeatable;

@@ -1,8 +1,11 @@
 //! Messages to whoever runs the program.
 
 use std::fmt::Arguments;
-use std::io::Write as _;
+use std::io;
+use std::os::fd::AsFd as _;
 use std::panic::AssertUnwindSafe;
+
+use verbs_shim::quiet;
 
 /// Something is wrong and the program cannot be told.
 #[cold]
@@ -14,6 +17,6 @@ pub(crate) fn error(message: Arguments<'_>) {
     };
     if !logged() {
         // Nothing can be done if standard error is closed.
-        let _ = writeln!(std::io::stderr(), "srd: {message}");
+        let _ = quiet::write(io::stderr().as_fd(), format!("srd: {message}\n").as_bytes());
     }
 }

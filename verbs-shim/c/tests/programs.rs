@@ -311,6 +311,19 @@ fn memory_that_may_not_be_locked_is_enough() {
     bench.run(bench.command("sh").args(limited).arg(program).env("SRD_PROFILE", "efa3"));
 }
 
+/// A line of the log that nobody can read is lost, and nothing else.
+#[test]
+fn a_broken_log_does_not_end_the_program() {
+    let bench = Bench::new();
+    let program = bench.compile("log");
+    for way in ["pipe", "file"] {
+        bench.run(bench.command(&program).arg(way));
+        bench.run(bench.command(&program).args([way, "list"]).env("SRD_PROFILE", "efa9"));
+    }
+    let log = bench.path().join("lines");
+    bench.run(bench.command(&program).arg("file").env("SRD_LOG_FILE", log));
+}
+
 /// `errno` says what the process may not have, so that a program knows what to ask its user for.
 #[test]
 fn what_the_process_lacks_is_told_by_errno() {

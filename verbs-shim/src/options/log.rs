@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
 
 use super::value::{self, Parsed};
+use crate::quiet;
 
 /// What is logged, and where to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,14 +67,15 @@ impl Log {
     /// The file cannot be written: a sentence.
     pub fn start(&self) -> Result<bool, String> {
         let builder = tracing_subscriber::fmt().with_max_level(self.level).with_target(false).with_ansi(false);
+        // It would complain to standard error, which may be what is broken.
+        let builder = builder.log_internal_errors(false);
         let begun = match &self.file {
-            None => set_global_default(builder.with_writer(|| Stderr).finish()),
+            None => set_global_default(builder.with_writer(|| Lines(io::stderr())).finish()),
             Some(pattern) => {
                 let name = expand(pattern);
                 let file = open(&name).map_err(|e| format!("cannot write the log file '{name}': {e}"))?;
-                // Lines are written in one call each, so that no lock is needed: a lock that is held while the program
-                // forks would never be released in the child.
-                set_global_default(builder.with_writer(Arc::new(file)).finish())
+                let file = Arc::new(file);
+                set_global_default(builder.with_writer(move || Lines(file.clone())).finish())
             }
         };
         Ok(begun.is_ok())
@@ -83,12 +86,13 @@ fn open(name: &str) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(name)
 }
 
-/// Standard error without a lock, for the same reason.
-struct Stderr;
+/// Where lines go, in one call each, so that no lock is needed: a lock that is held while the program forks would never be released
+/// in the child.
+struct Lines<F>(F);
 
-impl io::Write for Stderr {
+impl<F: AsFd> io::Write for Lines<F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(nix::unistd::write(io::stderr(), bytes)?)
+        quiet::write(self.0.as_fd(), bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
