@@ -313,6 +313,24 @@ fn operations(two: &Two) -> [(SendOp, Sge); 4] {
 }
 
 #[test]
+fn a_process_that_ends_hears_no_more_of_its_sends() {
+    let mut two = Two::new();
+    for (n, (op, sge)) in (0..).zip(operations(&two)) {
+        two.recv(n, 500_000, 8928);
+        two.post(n, op, &[sge]);
+    }
+    two.world.run(Span::from_micros(30));
+    assert!(two.world.poll(0).is_none(), "all are under way");
+    let (now, host) = (two.world.now, &mut two.world.hosts[0]);
+    host.card.hush(&mut host.endpoint);
+    host.endpoint.abort(now, &mut host.card);
+    let sges = [two.sge(0, 0, 8)];
+    two.post(9, SendOp::Send { imm: None }, &sges);
+    two.world.run(Span::from_secs(10));
+    assert_eq!(two.world.poll(0), None);
+}
+
+#[test]
 fn memory_withdrawn_in_the_middle_is_not_touched_any_more() {
     let mut ends = std::collections::BTreeMap::new();
     for seed in 0..300u64 {

@@ -485,24 +485,16 @@ impl Nic {
             let Some(engine) = unit.try_lock_for(LINGER_MAX.saturating_sub(began.elapsed())) else { return };
             engines.push(engine);
         }
+        linger(&mut engines);
+        for engine in &mut engines {
+            let CardEngine { endpoint, upper, .. } = &mut **engine;
+            upper.hush(endpoint);
+        }
         self.leave(&mut engines);
     }
 
-    /// Answers what still comes in for a moment, sends datagrams that count as sent, and says good-bye to all peers. Of all
-    /// processing units together, since they may be each other's peers.
+    /// Says good-bye to all peers, of all processing units together as well.
     fn leave(&self, engines: &mut [MappedMutexGuard<'_, CardEngine>]) {
-        let began = Instant::now();
-        let mut quiet = began;
-        // Whoever never met anybody owes nobody an answer.
-        let has_met = engines.iter().any(|e| e.endpoint.peers().next().is_some());
-        while has_met && began.elapsed() < LINGER_MAX {
-            if turn_all(engines) {
-                quiet = Instant::now();
-            }
-            if quiet.elapsed() >= LINGER_QUIET && !engines.iter().any(|e| e.upper.owes_datagrams()) {
-                break;
-            }
-        }
         for engine in &mut *engines {
             let CardEngine { endpoint, driver, upper, .. } = &mut **engine;
             endpoint.abort(driver.now(), upper);
@@ -517,6 +509,23 @@ impl Nic {
     }
 }
 
+/// Answers what still comes in for a moment, and sends datagrams that count as sent: of all processing units together, since they
+/// may be each other's peers.
+fn linger(engines: &mut [MappedMutexGuard<'_, CardEngine>]) {
+    let began = Instant::now();
+    let mut quiet = began;
+    // Whoever never met anybody owes nobody an answer.
+    let has_met = engines.iter().any(|e| e.endpoint.peers().next().is_some());
+    while has_met && began.elapsed() < LINGER_MAX {
+        if turn_all(engines) {
+            quiet = Instant::now();
+        }
+        if quiet.elapsed() >= LINGER_QUIET && !engines.iter().any(|e| e.upper.owes_datagrams()) {
+            break;
+        }
+    }
+}
+
 impl Drop for Nic {
     fn drop(&mut self) {
         self.units.iter().for_each(|unit| unit.shift.stop());
@@ -525,6 +534,7 @@ impl Drop for Nic {
             let _ = thread.join();
         }
         let mut engines: Vec<_> = self.units.iter().map(|unit| unit.lock()).collect();
+        linger(&mut engines);
         self.leave(&mut engines);
     }
 }

@@ -465,6 +465,19 @@ impl<M: HostMemory> Card<M> {
         working.into_iter().for_each(|qpn| self.flush(endpoint, qpn));
     }
 
+    /// Gives up all sends, also those to come, without a word: the process ends, and threads of it that run on until it has shall
+    /// not take that for errors.
+    pub fn hush(&mut self, endpoint: &mut Endpoint) {
+        let sending = self.qps.iter_mut().flatten().filter(|qp| matches!(qp.attr.state, QpState::Rts | QpState::Sqd));
+        let sending: Vec<u16> = sending
+            .map(|qp| {
+                qp.attr.state = QpState::Sqd;
+                qp.qpn
+            })
+            .collect();
+        sending.into_iter().for_each(|qpn| self.end_all(endpoint, Which::Qp(qpn), End::Silently));
+    }
+
     /// Posts a receive buffer of up to three parts, each of which may be empty. One without parts takes its room in the queue,
     /// and no message takes it, ever: EFA's library tells the device of parts, and here it has nothing to tell.
     ///

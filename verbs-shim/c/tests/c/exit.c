@@ -76,11 +76,53 @@ static void sent(bool close) {
     drop_side(&s);
 }
 
+static struct side worker;
+static struct address target;
+
+/* Sends without end, and has the process fail for the first error. */
+static void *work(void *ah) {
+    for (int i = 0; i < MESSAGES; i++)
+        IS(send_from(&worker, i, 0, 64, ah, target.qpn), 0);
+    for (;;) {
+        struct ibv_wc wc;
+        int n = ibv_poll_cq(worker.cq, 1, &wc);
+        if (n < 0 || (n > 0 && wc.status != IBV_WC_SUCCESS))
+            _exit(1);
+        if (n > 0 && send_from(&worker, wc.wr_id, 0, 64, ah, target.qpn))
+            _exit(2);
+    }
+}
+
+/* A process exits while a thread of it works, which sees no error of that. */
+static void works_on(void) {
+    struct side s;
+    pid_t child = begin(false, false, &s, &target);
+    if (!child) {
+        worker = s;
+        pthread_t t;
+        IS(pthread_create(&t, NULL, work, make_ah(s.pd, target.gid)), 0);
+        usleep(20000);
+        exit(0);
+    }
+    int status;
+    struct ibv_wc wc;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        int n = ibv_poll_cq(s.cq, 1, &wc);
+        CHECK(n >= 0);
+        if (n > 0)
+            IS(recv_at(&s, wc.wr_id, 0, 128), 0);
+    }
+    IS(status, 0);
+    drop_side(&s);
+}
+
 int main(void) {
     IS(pipe(here), 0);
     IS(pipe(there), 0);
     taken();
     sent(false);
     sent(true);
+    for (int i = 0; i < 60; i++)
+        works_on();
     return 0;
 }
