@@ -1,9 +1,8 @@
 //! The order in which messages with unsent bytes are served: in turns, so that none waits for gigabytes of others.
 //!
-//! Messages are sorted into classes by length. Short ones, the first class, are served in order, every other turn. The other
-//! turns go round the classes of long ones, each of messages up to twice as long as the last, so that a message waits for few
-//! that are much longer than itself. Of such a class the first few messages take turns: few, so that the first is done soon,
-//! and the receiver has few half-done ones.
+//! Short messages are served in order, every other turn. The other turns go round the classes of long ones, each of messages
+//! up to twice as long as the last, so that a message waits for few that are much longer than itself. Of such a class the first
+//! few messages take turns: few, so that the first is done soon, and the receiver has few half-done ones.
 
 use std::collections::VecDeque;
 
@@ -12,16 +11,18 @@ pub(super) const TURN_BYTES: u32 = 64 * 1024;
 /// Long messages of a class that take turns.
 pub(super) const LONG_IN_TURN: usize = 4;
 
-/// The short messages.
+/// The class of short messages; those of long ones follow.
 const SHORT: usize = 0;
-/// Up to the longest message that a length can tell.
-const CLASSES: usize = class_of(u32::MAX) + 1;
+/// Classes of long messages, up to the longest that a length can tell.
+const LONG: usize = class_of(u32::MAX);
 
 /// Messages, each known by its slot in the outbox.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    classes: [VecDeque<u32>; CLASSES],
-    /// One bit for each class that has messages.
+    short: VecDeque<u32>,
+    /// By class, from the first one after the short ones.
+    long: [VecDeque<u32>; LONG],
+    /// One bit for each class of long messages that has any.
     filled: u32,
     /// The class that is served now, and how many bytes this turn has had.
     serving: usize,
@@ -46,73 +47,81 @@ const fn class_of(len: u32) -> usize {
 impl Queue {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.filled == 0
+        self.short.is_empty() && self.filled == 0
     }
 
     /// Behind the others of its class. `len`: the message's length.
     #[inline]
     pub(super) fn push(&mut self, slot: u32, len: u32) {
+        if len <= TURN_BYTES { self.short.push_back(slot) } else { self.push_long(slot, len) }
+    }
+
+    fn push_long(&mut self, slot: u32, len: u32) {
         let class = class_of(len);
-        self.classes[class].push_back(slot);
+        self.long[class - 1].push_back(slot);
         self.filled |= 1 << class;
     }
 
     /// The message whose turn it is. One that may not go on is passed over for one that may.
+    // Short messages come by the million, and are served without looking at the classes of long ones.
     #[inline]
     pub(super) fn front(&self, may_go_on: impl Fn(u32) -> bool) -> Option<Place> {
-        // Nearly always the first.
-        match self.classes[self.serving].front() {
-            Some(&slot) if may_go_on(slot) => Some(Place { class: self.serving, index: 0, slot }),
-            _ if self.filled == 0 => None,
-            _ => self.other(may_go_on),
+        match self.short.front() {
+            Some(&slot) if self.serving == SHORT && may_go_on(slot) => Some(Place { class: SHORT, index: 0, slot }),
+            None if self.filled == 0 => None,
+            _ => self.other(&may_go_on),
         }
     }
 
     /// The first one that may go on: of this class, of the short ones, of the long ones that follow.
-    fn other(&self, may_go_on: impl Fn(u32) -> bool) -> Option<Place> {
-        let long = (self.next_long..CLASSES).chain(SHORT + 1..self.next_long);
+    #[inline(never)]
+    fn other(&self, may_go_on: &dyn Fn(u32) -> bool) -> Option<Place> {
+        let long = (self.next_long..=LONG).chain(SHORT + 1..self.next_long);
         [self.serving, SHORT].into_iter().chain(long).find_map(|class| {
-            let some = if class == SHORT { 1 } else { LONG_IN_TURN };
-            let index = self.classes[class].iter().take(some).position(|&slot| may_go_on(slot))?;
-            Some(Place { class, index, slot: self.classes[class][index] })
+            let (queue, some) = if class == SHORT { (&self.short, 1) } else { (&self.long[class - 1], LONG_IN_TURN) };
+            let index = queue.iter().take(some).position(|&slot| may_go_on(slot))?;
+            Some(Place { class, index, slot: queue[index] })
         })
     }
 
     /// The message at this place had `len` bytes sent, and is `done` or goes on.
     #[inline]
     pub(super) fn served(&mut self, place: Place, len: u32, done: bool) {
-        let Place { class, index, .. } = place;
-        if class != self.serving {
-            self.serving = class;
+        if place.class != self.serving {
+            self.serving = place.class;
             self.turn = 0;
         }
         self.turn += len;
         let over = self.turn >= TURN_BYTES;
-        let queue = &mut self.classes[class];
-        if done {
-            if index == 0 {
-                queue.pop_front();
-            } else {
-                queue.remove(index);
-            }
-            if queue.is_empty() {
-                self.filled &= !(1 << class);
-            }
-        } else if over && class != SHORT {
-            let slot = queue.remove(index).expect("it was served");
-            queue.insert(queue.len().min(LONG_IN_TURN - 1), slot);
+        if place.class != SHORT {
+            self.served_long(place, over, done);
+        } else if done {
+            self.short.pop_front();
         }
         if over {
             self.pass_on();
         }
     }
 
+    #[inline(never)]
+    fn served_long(&mut self, place: Place, over: bool, done: bool) {
+        let queue = &mut self.long[place.class - 1];
+        if done {
+            queue.remove(place.index);
+            self.note(place.class);
+        } else if over {
+            let slot = queue.remove(place.index).expect("it was served");
+            queue.insert(queue.len().min(LONG_IN_TURN - 1), slot);
+        }
+    }
+
     /// The turn of a class is over: the next is of short messages if it was of long ones, and the other way round.
+    #[cold]
     fn pass_on(&mut self) {
         self.turn = 0;
         if self.serving == SHORT {
-            let later = self.filled & (u32::MAX << self.next_long.max(SHORT + 1));
-            let long = if later == 0 { self.filled & !(1 << SHORT) } else { later };
+            let later = self.filled & (u32::MAX << self.next_long);
+            let long = if later == 0 { self.filled } else { later };
             if long != 0 {
                 self.serving = long.trailing_zeros() as usize;
             }
@@ -124,23 +133,29 @@ impl Queue {
 
     /// Takes a message out, whether it is here or not. `len`: its length.
     pub(super) fn remove(&mut self, slot: u32, len: u32) {
-        let class = class_of(len);
-        self.classes[class].retain(|&other| other != slot);
-        self.note(class);
+        match class_of(len) {
+            SHORT => self.short.retain(|&other| other != slot),
+            class => {
+                self.long[class - 1].retain(|&other| other != slot);
+                self.note(class);
+            }
+        }
     }
 
     /// Keeps those that `which` picks.
     pub(super) fn retain(&mut self, mut which: impl FnMut(u32) -> bool) {
-        for class in 0..CLASSES {
-            self.classes[class].retain(|&slot| which(slot));
+        self.short.retain(|&slot| which(slot));
+        for class in SHORT + 1..=LONG {
+            self.long[class - 1].retain(|&slot| which(slot));
             self.note(class);
         }
     }
 
-    /// Whether this class has messages may have changed.
+    /// A class of long messages may have become empty.
     fn note(&mut self, class: usize) {
-        let bit = 1 << class;
-        if self.classes[class].is_empty() { self.filled &= !bit } else { self.filled |= bit }
+        if self.long[class - 1].is_empty() {
+            self.filled &= !(1 << class);
+        }
     }
 }
 
@@ -176,7 +191,7 @@ mod tests {
         let edges =
             [0, 1, TURN_BYTES, TURN_BYTES + 1, 2 * TURN_BYTES, 2 * TURN_BYTES + 1, 1 << 20, (1 << 20) + 1, 1 << 30];
         assert_eq!(edges.map(class_of), [0, 0, 0, 1, 1, 2, 4, 5, 14]);
-        assert_eq!(class_of(u32::MAX) + 1, CLASSES);
+        assert_eq!(class_of(u32::MAX), LONG);
     }
 
     #[test]
