@@ -352,6 +352,17 @@ fn run_works_without_proc_if_it_is_told_the_library() {
     done.fails(3, &["cannot tell where this command is", "--library FILE (SRD_LIBRARY)"]);
 }
 
+/// Another one serves if that was not chosen; that it is refused is what matters.
+#[test]
+fn a_runtime_directory_that_cannot_be_written_is_refused() {
+    let shop = Workshop::new();
+    let (srd, library, dir) = (env!("CARGO_BIN_EXE_srd"), shop.text("libsrd_verbs.so"), shop.text("r"));
+    let mounted = format!("mkdir {dir}; mount -t tmpfs -o mode=700 none {dir}; mount -o remount,ro {dir}");
+    let run = format!("exec {srd} run --library {library} --runtime-dir {dir} --addr 127.0.0.1 -- true");
+    let Some(done) = apart(&format!("ip link set lo up; {mounted}; {run}")) else { return };
+    done.fails(3, &["cannot use the runtime directory", "it cannot be written: Read-only file system"]);
+}
+
 #[test]
 fn loopback_that_is_down_is_told_at_once() {
     let shop = Workshop::new();

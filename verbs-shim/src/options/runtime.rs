@@ -7,7 +7,7 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::geteuid;
+use nix::unistd::{AccessFlags, eaccess, geteuid};
 
 const PARENTS: [&str; 2] = ["/dev/shm", "/tmp"];
 const PREFIX: &str = "srd-";
@@ -49,7 +49,7 @@ fn usual(parents: &[&Path], user: u32) -> Result<PathBuf, String> {
     Err(format!("{last}; name another one with SRD_RUNTIME_DIR"))
 }
 
-/// Makes a directory if need be, and checks that it is ours.
+/// Makes a directory if need be, and checks that it is ours and can be written.
 fn own(dir: &Path) -> Result<PathBuf, String> {
     let dir = std::path::absolute(dir).map_err(|e| e.to_string())?;
     if let Err(e) = DirBuilder::new().mode(0o700).create(&dir)
@@ -65,6 +65,7 @@ fn own(dir: &Path) -> Result<PathBuf, String> {
     if found.uid() != geteuid().as_raw() {
         return Err(format!("it belongs to user {}", found.uid()));
     }
+    eaccess(&dir, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|e| format!("it cannot be written: {}", e.desc()))?;
     Ok(dir)
 }
 
