@@ -36,6 +36,9 @@ fn side_of(nic: Nic) -> Side {
 impl Side {
     /// Asserts that so many bytes that were at one place first are at another one now.
     fn assert_moved(&self, from: usize, to: usize, len: usize) {
+        // Takes the card's lock: what its thread wrote is ordered before a completion elsewhere by the network, of which
+        // sanitizers know nothing.
+        self.nic.counters();
         assert!(self.memory[to..][..len].iter().copied().eq((from..from + len).map(byte)), "{from} {to} {len}");
     }
 
