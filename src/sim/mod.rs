@@ -245,7 +245,13 @@ fn simulate(args: &SimArgs, source: &Source) -> Result<Report> {
             values.split(',').map(each).collect::<Result<_>>()?
         }
     };
-    let transports: Vec<String> = std::iter::once("srd".to_owned()).chain(compare).collect();
+    let mut transports = vec!["srd".to_owned()];
+    // Named twice, it is run once.
+    compare.into_iter().for_each(|other| {
+        if !transports.contains(&other) {
+            transports.push(other);
+        }
+    });
     let seeds: Vec<u64> = (0..u64::from(args.seeds)).map(|i| args.seed.wrapping_add(i)).collect();
     let mut tasks = Vec::new();
     for (_, scenario) in &points {

@@ -102,15 +102,19 @@ fn allowed(n: &Network) -> Result<(), String> {
 }
 
 pub(super) fn buffers(n: &Network) -> Result<Buffers, String> {
-    if !(0.01..=100.0).contains(&n.shared_alpha) {
-        return Err(format!("network.shared_alpha is {}, not within 0.01 and 100", n.shared_alpha));
+    let alpha = n.shared_alpha.unwrap_or(1.0);
+    if !(0.01..=100.0).contains(&alpha) {
+        return Err(format!("network.shared_alpha is {alpha}, not within 0.01 and 100"));
+    }
+    if n.shared_alpha.is_some() && n.shared_buffer.is_none() {
+        return Err("network.shared_alpha means nothing without network.shared_buffer".into());
     }
     let ecn = n.ecn.map(|(from, to)| (from.0, to.0));
     if let Some((from, to)) = ecn.filter(|(from, to)| from > to) {
         return Err(format!("network.ecn begins at {from} bytes and ends at {to}"));
     }
-    let alpha = (n.shared_alpha * 100.0).round() as u32;
-    Ok(Buffers { port: n.buffer.0, shared: n.shared_buffer.map(|s| (s.0, alpha)), ecn, nic: n.nic_buffer.0 })
+    let percent = (alpha * 100.0).round() as u32;
+    Ok(Buffers { port: n.buffer.0, shared: n.shared_buffer.map(|s| (s.0, percent)), ecn, nic: n.nic_buffer.0 })
 }
 
 /// The faults; one that comes again and again becomes many, until the run ends at `limit` unless told otherwise.

@@ -95,8 +95,7 @@ pub(crate) struct Network {
     #[serde(default = "default_buffer")]
     pub(crate) buffer: Size,
     pub(crate) shared_buffer: Option<Size>,
-    #[serde(default = "one")]
-    pub(crate) shared_alpha: f64,
+    pub(crate) shared_alpha: Option<f64>,
     pub(crate) ecn: Option<(Size, Size)>,
     #[serde(default = "default_nic")]
     pub(crate) nic_buffer: Size,
@@ -284,9 +283,6 @@ fn literal(text: &str) -> toml::Value {
 
 fn yes() -> bool {
     true
-}
-fn one() -> f64 {
-    1.0
 }
 fn default_limit() -> Duration {
     Duration(srd::Span::from_millis(100))

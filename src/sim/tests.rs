@@ -97,7 +97,7 @@ fn seeds_transports_and_sweeps_come_together() {
     let report = report(
         &[
             &SMALL[..],
-            &["--compare", "tcp", "--compare", "tcp-dctcp", "--seeds", "2"],
+            &["--compare", "tcp", "--compare", "tcp-dctcp", "--compare", "tcp", "--seeds", "2"],
             &["--sweep", "traffic.size=50KB,100KB"],
         ]
         .concat(),
@@ -200,6 +200,9 @@ fn errors_say_what_to_do() {
     assert!(set("srd.max_burst=4GiB").contains("srd.max_burst: 4294967296 bytes"));
     assert!(set("tcp.initial_window=0").contains("tcp.initial_window is 0, at least 1"));
     assert!(set("tcp.min_rto=0s").contains("tcp.min_rto is less than 1 us"));
+    assert!(
+        set("network.shared_alpha=2.0").ends_with("network.shared_alpha means nothing without network.shared_buffer")
+    );
     assert!(set("sample=0us").contains("sample is 0"));
     assert!(set("limit=0s").contains("limit is 0"));
     assert!(error(&["incast", "--sweep", "traffic.size=1MB,1 parsec"]).contains("'1 parsec'"));
