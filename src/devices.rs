@@ -101,11 +101,17 @@ pub(crate) fn reaches_itself(ip: IpAddr) -> io::Result<bool> {
     Ok(exchange().is_ok_and(|n| n == 3))
 }
 
+/// What to say if datagrams from an address of this host do not arrive there; nothing, too, if it cannot be tried.
+pub(crate) fn silence(ip: IpAddr) -> Option<String> {
+    let silent = matches!(reaches_itself(ip), Ok(false));
+    silent.then(|| format!("UDP from {ip} to itself does not arrive; {LOOPBACK}"))
+}
+
 /// Tells if processes of this host would not reach each other: of one address only, to be quick.
 pub(crate) fn warn_of_silence(devices: &[NicConfig]) {
     let ips: BTreeSet<IpAddr> = devices.iter().map(|device| device.addr.ip()).collect();
-    if let Some(ip) = ips.into_iter().find(|&ip| matches!(reaches_itself(ip), Ok(false))) {
-        render::note(&format!("srd: warning: UDP from {ip} to itself does not arrive; {LOOPBACK}"));
+    if let Some(silence) = ips.into_iter().find_map(silence) {
+        render::note(&format!("srd: warning: {silence}"));
     }
 }
 

@@ -7,7 +7,7 @@ use simnet::{Buffers, Clos, Plan, Port};
 use srd::Span;
 
 use super::formats::{hpcc, htsim};
-use super::scenario::{self, FaultKind, Network, NetworkKind};
+use super::scenario::{self, FaultKind, Network, NetworkKind, as_written};
 
 /// Largest radix of a fat tree's switches.
 const MAX_RADIX: usize = 512;
@@ -96,7 +96,7 @@ fn allowed(n: &Network) -> Result<(), String> {
         ("file", n.file.is_some(), &[Htsim, Hpcc]),
     ];
     match fields.iter().find(|(_, there, kinds)| *there && !kinds.contains(&n.kind)) {
-        Some((name, ..)) => Err(format!("network.{name} means nothing in a network of kind {}", n.kind.name())),
+        Some((name, ..)) => Err(format!("network.{name} means nothing in a network of kind {}", as_written(n.kind))),
         None => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
 //! Scenario files: what stands in them, and what is wrong with them. `docs/simulation.md` explains every field.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use simnet::WIRE_OVERHEAD;
 
 use super::quantity::{Duration, Rate, Size};
@@ -47,7 +47,7 @@ pub(crate) enum Ideal {
     Alone,
 }
 
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum NetworkKind {
     Star,
@@ -55,19 +55,6 @@ pub(crate) enum NetworkKind {
     FatTree,
     Htsim,
     Hpcc,
-}
-
-impl NetworkKind {
-    /// As it stands in scenario files.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            NetworkKind::Star => "star",
-            NetworkKind::LeafSpine => "leaf-spine",
-            NetworkKind::FatTree => "fat-tree",
-            NetworkKind::Htsim => "htsim",
-            NetworkKind::Hpcc => "hpcc",
-        }
-    }
 }
 
 #[derive(Deserialize, Clone, Debug)]
@@ -130,7 +117,7 @@ impl Default for Messages {
     }
 }
 
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TrafficKind {
     Incast,
@@ -141,22 +128,6 @@ pub(crate) enum TrafficKind {
     Poisson,
     Htsim,
     Hpcc,
-}
-
-impl TrafficKind {
-    /// As it stands in scenario files.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            TrafficKind::Incast => "incast",
-            TrafficKind::Permutation => "permutation",
-            TrafficKind::AllToAll => "all-to-all",
-            TrafficKind::RingAllreduce => "ring-allreduce",
-            TrafficKind::Pairs => "pairs",
-            TrafficKind::Poisson => "poisson",
-            TrafficKind::Htsim => "htsim",
-            TrafficKind::Hpcc => "hpcc",
-        }
-    }
 }
 
 #[derive(Deserialize, Clone, Debug)]
@@ -273,6 +244,14 @@ fn set(table: &mut toml::Table, path: &str, value: &str) -> Result<(), String> {
     }
     at.insert(last.to_owned(), literal(value));
     Ok(())
+}
+
+/// A kind as it stands in scenario files.
+pub(crate) fn as_written(kind: impl Serialize) -> String {
+    match toml::Value::try_from(kind) {
+        Ok(toml::Value::String(word)) => word,
+        other => unreachable!("a kind is a word: {other:?}"),
+    }
 }
 
 /// A value as TOML would read it; what is none is text.

@@ -10,7 +10,7 @@ use super::config;
 use super::formats::{cdf, hpcc, htsim};
 use super::network::{Planned, read};
 use super::quantity::Cdf;
-use super::scenario::{Scenario, Traffic, TrafficKind};
+use super::scenario::{Scenario, Traffic, TrafficKind, as_written};
 
 /// More flows than this are a mistake.
 const MAX_FLOWS: usize = 4_000_000;
@@ -63,7 +63,7 @@ fn allowed(t: &Traffic) -> Result<(), String> {
         return Err("'size' is 0, at least 1 byte".into());
     }
     match fields.iter().find(|(_, there, kinds)| *there && !kinds.contains(&t.kind)) {
-        Some((name, ..)) => Err(format!("'{name}' means nothing in traffic of kind {}", t.kind.name())),
+        Some((name, ..)) => Err(format!("'{name}' means nothing in traffic of kind {}", as_written(t.kind))),
         None => Ok(()),
     }
 }
