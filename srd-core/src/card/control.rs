@@ -468,13 +468,11 @@ impl<M: HostMemory> Card<M> {
     /// Gives up all sends, also those to come, without a word: the process ends, and threads of it that run on until it has shall
     /// not take that for errors.
     pub fn hush(&mut self, endpoint: &mut Endpoint) {
-        let sending = self.qps.iter_mut().flatten().filter(|qp| matches!(qp.attr.state, QpState::Rts | QpState::Sqd));
-        let sending: Vec<u16> = sending
-            .map(|qp| {
-                qp.attr.state = QpState::Sqd;
-                qp.qpn
-            })
-            .collect();
+        let mut sending = Vec::new();
+        for qp in self.qps.iter_mut().flatten().filter(|qp| matches!(qp.attr.state, QpState::Rts | QpState::Sqd)) {
+            qp.attr.state = QpState::Sqd;
+            sending.push(qp.qpn);
+        }
         sending.into_iter().for_each(|qpn| self.end_all(endpoint, Which::Qp(qpn), End::Silently));
     }
 
