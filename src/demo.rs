@@ -274,7 +274,7 @@ fn send(card: &mut Card, peer: PeerId, args: &DemoArgs, seed: u64, shared: &Shar
             let header = sent.messages.to_be_bytes();
             let token = card.upper.post(&header, payload.clone().into());
             let (header_len, len) = (header.len() as u8, args.size);
-            match card.endpoint.send(now, peer, Outbound { token, header_len, len, rnr: RnrRetry::Forever }) {
+            match card.endpoint.send(now, peer, Outbound { token, flow: 0, header_len, len, rnr: RnrRetry::Forever }) {
                 Ok(()) => sent.messages += 1,
                 Err(SendError::QueueFull { .. }) => {
                     card.upper.unpost(token);

@@ -30,7 +30,7 @@
 //! let (header, payload) = (b"greeting", b"hello over many paths");
 //! let token = here.upper.post(header, payload.to_vec().into());
 //! let (header_len, len) = (header.len() as u8, payload.len() as u32);
-//! here.send(peer, Outbound { token, header_len, len, rnr: RnrRetry::Forever })?;
+//! here.send(peer, Outbound { token, flow: 0, header_len, len, rnr: RnrRetry::Forever })?;
 //!
 //! // Usually each engine turns on a thread of its own, and waits when nothing moved.
 //! let received = loop {

@@ -182,7 +182,7 @@ impl SrdNode {
         let len = post.data.len() as u32;
         let token = self.watch.mailbox.post(&header[..header_len], post.data.clone());
         self.watch.lend(token);
-        let outbound = Outbound { token, header_len: header_len as u8, len, rnr: post.rnr };
+        let outbound = Outbound { token, flow: post.message as u8, header_len: header_len as u8, len, rnr: post.rnr };
         match endpoint.send(now, peer, outbound) {
             Ok(()) => {
                 let i = token.0 as usize;

@@ -58,7 +58,7 @@ impl Outlet {
 
     /// Sends the message that opens the connection; returns whether it was taken.
     pub(super) fn open(&mut self, endpoint: &mut Endpoint, now: Time, peer: PeerId) -> bool {
-        let msg = Outbound { token: token(0, 0), header_len: HEADER as u8, len: 0, rnr: RnrRetry::Forever };
+        let msg = Outbound { token: token(0, 0), flow: 0, header_len: HEADER as u8, len: 0, rnr: RnrRetry::Forever };
         endpoint.send(now, peer, msg).is_ok()
     }
 
@@ -76,7 +76,13 @@ impl Outlet {
                     continue;
                 }
                 let len = flow.left.min(self.message) as u32;
-                let msg = Outbound { token: token(index, len), header_len: HEADER as u8, len, rnr: RnrRetry::Forever };
+                let msg = Outbound {
+                    token: token(index, len),
+                    flow: index as u8,
+                    header_len: HEADER as u8,
+                    len,
+                    rnr: RnrRetry::Forever,
+                };
                 if endpoint.send(now, peer, msg).is_err() {
                     return;
                 }

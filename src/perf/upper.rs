@@ -147,7 +147,7 @@ impl PerfUpper {
         while posted < limit {
             let Some(slot) = self.tx_free.pop() else { break };
             let token = Token(self.tag | u64::from(slot));
-            let msg = Outbound { token, header_len: 0, len: self.size as u32, rnr: RnrRetry::Forever };
+            let msg = Outbound { token, flow: 0, header_len: 0, len: self.size as u32, rnr: RnrRetry::Forever };
             if endpoint.send(now, peer, msg).is_err() {
                 self.tx_free.push(slot);
                 break;
@@ -185,7 +185,7 @@ impl PerfUpper {
         let len = body.len() as u32;
         let header = op.header();
         self.control_out[slot] = ControlOut { peer: Some(peer), header, body };
-        let msg = Outbound { token, header_len: header.len() as u8, len, rnr: RnrRetry::Times(32) };
+        let msg = Outbound { token, flow: 0, header_len: header.len() as u8, len, rnr: RnrRetry::Times(32) };
         if endpoint.send(now, peer, msg).is_err() {
             self.control_out[slot].peer = None;
         }

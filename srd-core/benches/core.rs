@@ -22,7 +22,7 @@ fn transfer(world: &mut World, messages: u64, size: u32) {
     let (mut posted, first) = (0, world.sides[0].1.completed);
     while world.sides[0].1.completed - first < messages {
         while posted < messages && posted + first < world.sides[0].1.completed + 1024 {
-            let out = Outbound { token: Token(0), header_len: 8, len: size, rnr: RnrRetry::Forever };
+            let out = Outbound { token: Token(0), flow: 0, header_len: 8, len: size, rnr: RnrRetry::Forever };
             world.sides[0].0.send(world.now, peer, out).expect("room in the queue");
             posted += 1;
         }
@@ -58,7 +58,7 @@ fn ping_pong(c: &mut Criterion) {
             let before: Vec<_> = world.sides.iter().map(|(endpoint, _)| *endpoint.stats()).collect();
             for _ in 0..ROUNDS {
                 for (from, &peer) in peers.iter().enumerate() {
-                    let out = Outbound { token: Token(0), header_len: 8, len: 64, rnr: RnrRetry::Forever };
+                    let out = Outbound { token: Token(0), flow: 0, header_len: 8, len: 64, rnr: RnrRetry::Forever };
                     world.sides[from].0.send(world.now, peer, out).expect("room in the queue");
                     world.hop(from);
                 }

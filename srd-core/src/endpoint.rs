@@ -66,6 +66,9 @@ pub enum RnrRetry {
 pub struct Outbound {
     /// The upper storey's name for it.
     pub token: Token,
+    /// What it belongs to: messages of different flows to a peer take turns of about 64 KB, so that none waits for all that
+    /// another has queued. The numbers mean nothing else; flows that are the same modulo 32 share their turns.
+    pub flow: u8,
     /// Length of its header, 0..=[`MAX_HEADER`] bytes.
     pub header_len: u8,
     /// Length of its payload in bytes.

@@ -5,6 +5,7 @@
 //! messages in progress; a message that was not taken gets a new id for its next attempt, so an id is delivered at most
 //! once whatever the network does with old packets.
 
+mod classes;
 mod queue;
 
 use std::cmp::Reverse;
@@ -16,7 +17,8 @@ use crate::seq::{Seq, SeqRing};
 use crate::time::Time;
 use crate::upper::{Failure, Token};
 use crate::wire::{BLOCK, fragment_len};
-use queue::{Place, Queue};
+use classes::Place;
+use queue::Queue;
 
 /// A piece of a message, as a packet carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +182,7 @@ impl Outbox {
     fn enqueue(&mut self, slot: u32) {
         let out = &self.slots[slot as usize].out;
         self.waiting += cost(out);
-        self.queue.push(slot, out.len);
+        self.queue.push(slot, out.flow, out.len);
     }
 
     /// The message whose turn it is; one that the peer has no room for is passed over for one that has begun.
@@ -237,7 +239,7 @@ impl Outbox {
         message.id = Some(id);
         message.next += len;
         self.waiting = self.waiting.saturating_sub(u64::from(len));
-        self.queue.served(place, len, len == left);
+        self.queue.served(place, out.flow, len, len == left);
         if len == left {
             let framing = OVERHEAD + u64::from(out.header_len);
             self.waiting = if self.is_waiting() { self.waiting.saturating_sub(framing) } else { 0 };
@@ -435,7 +437,7 @@ impl Outbox {
         let message = &self.slots[slot as usize];
         if message.next < message.out.len {
             self.waiting = self.waiting.saturating_sub(cost(&message.out) - u64::from(message.next));
-            self.queue.remove(slot, message.out.len);
+            self.queue.remove(slot, message.out.flow, message.out.len);
         }
     }
 
@@ -500,7 +502,7 @@ fn cut_len(out: &Outbound, left: u32, room: usize, fresh: bool, full_room: usize
 
 #[cfg(test)]
 mod tests {
-    use super::queue::{LONG_IN_TURN, TURN_BYTES};
+    use super::classes::{LONG_IN_TURN, TURN_BYTES};
     use super::*;
 
     const ROOM: usize = 1400;
@@ -509,7 +511,7 @@ mod tests {
         let mut outbox = Outbox::new();
         outbox.start_ids(Seq(u32::MAX), 64, 8);
         for (i, &len) in lens.iter().enumerate() {
-            outbox.push(Outbound { token: Token(i as u64), header_len: 9, len, rnr: RnrRetry::Forever });
+            outbox.push(Outbound { token: Token(i as u64), flow: 0, header_len: 9, len, rnr: RnrRetry::Forever });
         }
         outbox
     }
@@ -542,7 +544,7 @@ mod tests {
         assert_eq!(outbox.floor(), first.piece.message, "only the other is left");
         assert!(outbox.cut(ROOM, true, ROOM).is_none(), "neither the rest nor the lost piece is sent");
         // The same slot serves another message; acknowledgements of the old one mean nothing.
-        outbox.push(Outbound { token: Token(7), header_len: 9, len: 3000, rnr: RnrRetry::Forever });
+        outbox.push(Outbound { token: Token(7), flow: 0, header_len: 9, len: 3000, rnr: RnrRetry::Forever });
         assert!(outbox.acked(&second.piece).is_none());
         assert!(outbox.recut(second.piece).is_none());
         let pieces = cut_all(&mut outbox);
@@ -574,7 +576,7 @@ mod tests {
         outbox.start_ids(Seq(u32::MAX), 16_384, 1024);
         let lens = std::iter::repeat_n(LONG, 10).chain(std::iter::repeat_n(1000, 1000));
         for (i, len) in lens.enumerate() {
-            outbox.push(Outbound { token: Token(i as u64), header_len: 9, len, rnr: RnrRetry::Forever });
+            outbox.push(Outbound { token: Token(i as u64), flow: 0, header_len: 9, len, rnr: RnrRetry::Forever });
         }
         let (mut sent, mut done, mut short) = ([0; 10], 0, 0);
         // Bytes in a row of the one kind while the other waits.
@@ -608,7 +610,7 @@ mod tests {
         let mut outbox = Outbox::new();
         outbox.start_ids(Seq(0), 64, 1);
         for token in 0..4 {
-            outbox.push(Outbound { token: Token(token), header_len: 9, len: 3000, rnr: RnrRetry::Forever });
+            outbox.push(Outbound { token: Token(token), flow: 0, header_len: 9, len: 3000, rnr: RnrRetry::Forever });
         }
         // Each was sent whole in a large packet, and got lost; now packets are small.
         let large: Vec<_> = std::iter::from_fn(|| outbox.cut(8000, true, 8000)).collect();
@@ -634,7 +636,7 @@ mod tests {
         let mut outbox = Outbox::new();
         outbox.start_ids(Seq(0), 64, 1);
         for token in 0..3 {
-            outbox.push(Outbound { token: Token(token), header_len: 9, len: 3000, rnr: RnrRetry::Forever });
+            outbox.push(Outbound { token: Token(token), flow: 0, header_len: 9, len: 3000, rnr: RnrRetry::Forever });
         }
         let large: Vec<_> = std::iter::from_fn(|| outbox.cut(8000, true, 8000)).collect();
         large.iter().for_each(|cut| outbox.lost(cut.piece));

@@ -47,7 +47,7 @@ fn transfer(world: &mut World, messages: u64, size: u32) {
         for i in 0..2 {
             let peer = world.sides[i].0.peer(addr(1 - i), 8972).expect("room for a peer");
             while posted[i] < messages && posted[i] + first[i] < world.sides[i].1.completed + 256 {
-                let out = Outbound { token: Token(0), header_len: 8, len: size, rnr: RnrRetry::Forever };
+                let out = Outbound { token: Token(0), flow: 0, header_len: 8, len: size, rnr: RnrRetry::Forever };
                 world.sides[i].0.send(world.now, peer, out).expect("room in the queue");
                 posted[i] += 1;
             }

@@ -630,7 +630,7 @@ fn a_sender_heeds_what_the_hello_says_of_the_receiver() {
     // Now the limit is known beforehand.
     let endpoint = &mut pair.sides[0].endpoint;
     let peer = endpoint.peers().next().unwrap();
-    let message = |len| Outbound { token: Token(1000), header_len: 2, len, rnr: RnrRetry::Forever };
+    let message = |len| Outbound { token: Token(1000), flow: 0, header_len: 2, len, rnr: RnrRetry::Forever };
     assert_eq!(endpoint.send(pair.now, peer, message(10_001)), Err(SendError::TooLong { len: 10_001, max: 10_000 }));
 }
 

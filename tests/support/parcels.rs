@@ -151,7 +151,7 @@ impl Parcels {
                 (self.outgoing.len() - 1) as u32
             }
         };
-        let msg = Outbound { token: Token(slot.into()), header_len: 8, len: size, rnr: RnrRetry::Forever };
+        let msg = Outbound { token: Token(slot.into()), flow: 0, header_len: 8, len: size, rnr: RnrRetry::Forever };
         let accepted = endpoint.send(now, peer, msg).is_ok();
         if accepted {
             self.sent += 1;

@@ -38,8 +38,13 @@ impl Storey {
     ) -> Result<(), String> {
         match self {
             Storey::Plain(tally) => {
-                let outbound =
-                    Outbound { token: tally.post(flow), header_len: HEADER as u8, len, rnr: RnrRetry::Forever };
+                let outbound = Outbound {
+                    token: tally.post(flow),
+                    flow: flow as u8,
+                    header_len: HEADER as u8,
+                    len,
+                    rnr: RnrRetry::Forever,
+                };
                 endpoint.send(now, to.peer, outbound).map_err(|e| e.to_string())
             }
             Storey::Verbs(verbs) => {

@@ -399,15 +399,26 @@ fn hosts_may_run_the_verbs_card() {
     let cables = plan.cables_named("leaf0-spine1");
     let fault = Fault { cables, directions: (true, true), trouble: Trouble::Dead(None), from: US * 50, until: None };
     let e = Experiment { faults: vec![fault], ..experiment(clos, flows) };
-    let run_as = |verbs| run(&Experiment { messages: Messages { bytes: 64_000, depth: 4, verbs }, ..e.clone() });
-    let (card, plain) = (run_as(true), run_as(false));
-    for (i, f) in card.flows.iter().enumerate() {
-        assert_eq!(Some(f.delivered), e.flows[i].bytes, "flow {i}");
-    }
-    assert_eq!(card.failed_messages, 0);
+    let run_as =
+        |verbs, seed| run(&Experiment { seed, messages: Messages { bytes: 64_000, depth: 4, verbs }, ..e.clone() });
+    // Of several seeds the middle one: what the spine takes along is chance.
+    let slowest = |verbs| {
+        let mut us: Vec<f64> = (0..5)
+            .map(|seed| {
+                let outcome = run_as(verbs, seed);
+                for (i, f) in outcome.flows.iter().enumerate() {
+                    assert_eq!(Some(f.delivered), e.flows[i].bytes, "flow {i}");
+                }
+                assert_eq!(outcome.failed_messages, 0);
+                (0..16).map(|i| fct_us(&outcome, i)).fold(0.0, f64::max)
+            })
+            .collect();
+        us.sort_by(f64::total_cmp);
+        us[2]
+    };
+    let (card, plain) = (slowest(true), slowest(false));
     // Nothing but 60 bytes of the card's header in each message sets them apart.
-    let slowest = |o: &Outcome| (0..16).map(|i| fct_us(o, i)).fold(0.0, f64::max);
-    assert!((slowest(&card) / slowest(&plain) - 1.0).abs() < 0.1, "{} and {} us", slowest(&card), slowest(&plain));
-    assert!((1_280.0..1_500.0).contains(&slowest(&card)), "{} us for 16 MB", slowest(&card));
-    assert_eq!(card, run_as(true), "the same seed gives the same outcome");
+    assert!((card / plain - 1.0).abs() < 0.1, "{card} and {plain} us");
+    assert!((1_280.0..1_500.0).contains(&card), "{card} us for 16 MB");
+    assert_eq!(run_as(true, 7), run_as(true, 7), "the same seed gives the same outcome");
 }

@@ -250,7 +250,7 @@ impl<M: HostMemory> Card<M> {
             self.completed(token, Err(Failure::PeerClosed));
             return;
         }
-        let message = Outbound { token, header_len: header.len(), len: *len, rnr: *rnr };
+        let message = Outbound { token, flow: request.qpn as u8, header_len: header.len(), len: *len, rnr: *rnr };
         match endpoint.send(self.now, peer, message) {
             Ok(()) => {}
             Err(SendError::QueueFull { .. }) => {

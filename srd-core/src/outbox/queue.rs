@@ -1,242 +1,221 @@
-//! The order in which messages with unsent bytes are served: in turns, so that none waits for gigabytes of others.
+//! The order in which messages with unsent bytes are served: flows take turns, and of a flow its messages (`classes.rs`).
 //!
-//! Short messages are served in order, every other turn. The other turns go round the classes of long ones, each of messages
-//! up to twice as long as the last, so that a message waits for few that are much longer than itself. Of such a class the first
-//! few messages take turns: few, so that the first is done soon, and the receiver has few half-done ones.
+//! A few lanes stand for all flows, as in stochastic fairness queueing (McKenney, INFOCOM 1990): flows whose numbers are the
+//! same modulo the number of lanes share one. So the memory and the time that finding the next message takes are bounded.
 
-use std::collections::VecDeque;
+use super::classes::{Classes, Place};
 
-/// Bytes of a turn; longer messages than this are long.
-pub(super) const TURN_BYTES: u32 = 64 * 1024;
-/// Long messages of a class that take turns.
-pub(super) const LONG_IN_TURN: usize = 4;
+/// As many as a word has bits.
+pub(super) const LANES: usize = 32;
 
-/// The class of short messages; those of long ones follow.
-const SHORT: usize = 0;
-/// Classes of long messages, up to the longest that a length can tell.
-const LONG: usize = class_of(u32::MAX);
-
-/// Messages, each known by its slot in the outbox.
+/// Messages of all flows.
+// Messages come by the million, mostly of one flow for a while: those of the lane that is served are found without a look at
+// the others.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    short: VecDeque<u32>,
-    /// By class, from the first one after the short ones.
-    long: [VecDeque<u32>; LONG],
-    /// One bit for each class of long messages that has any.
+    /// The messages of the lane that is served now, and its number.
+    here: Classes,
+    lane: usize,
+    /// Those of the others, once there were any; the place of the lane that is served is empty.
+    others: Vec<Classes>,
+    /// One bit for each of the others that has any message.
     filled: u32,
-    /// The class that is served now, and how many bytes this turn has had.
-    serving: usize,
-    turn: u32,
-    /// The class of long messages from which on the next one to serve is looked for.
-    next_long: usize,
 }
 
-/// Where a message stands.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    class: usize,
-    index: usize,
-    pub(super) slot: u32,
-}
-
-/// Class of a message of this length.
-const fn class_of(len: u32) -> usize {
-    (u32::BITS - (len.saturating_sub(1) / TURN_BYTES).leading_zeros()) as usize
+fn lane_of(flow: u8) -> usize {
+    usize::from(flow) % LANES
 }
 
 impl Queue {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.short.is_empty() && self.filled == 0
+        self.here.is_empty() && self.filled == 0
     }
 
-    /// Behind the others of its class. `len`: the message's length.
+    /// Behind the others of its flow. `len`: the message's length.
     #[inline]
-    pub(super) fn push(&mut self, slot: u32, len: u32) {
-        if len <= TURN_BYTES { self.short.push_back(slot) } else { self.push_long(slot, len) }
+    pub(super) fn push(&mut self, slot: u32, flow: u8, len: u32) {
+        let lane = lane_of(flow);
+        if lane != self.lane {
+            if !self.is_empty() {
+                return self.push_other(slot, lane, len);
+            }
+            self.lane = lane;
+        }
+        self.here.push(slot, len);
     }
 
-    fn push_long(&mut self, slot: u32, len: u32) {
-        let class = class_of(len);
-        self.long[class - 1].push_back(slot);
-        self.filled |= 1 << class;
+    #[inline(never)]
+    fn push_other(&mut self, slot: u32, lane: usize, len: u32) {
+        self.others.resize_with(LANES, Classes::default);
+        self.others[lane].push(slot, len);
+        self.filled |= 1 << lane;
     }
 
     /// The message whose turn it is. One that may not go on is passed over for one that may.
-    // Short messages come by the million, and are served without looking at the classes of long ones.
-    #[inline]
+    // Inlined, because a place that was just written in parts and is read as a whole has to be waited for.
+    #[inline(always)]
     pub(super) fn front(&self, may_go_on: impl Fn(u32) -> bool) -> Option<Place> {
-        match self.short.front() {
-            Some(&slot) if self.serving == SHORT && may_go_on(slot) => Some(Place { class: SHORT, index: 0, slot }),
-            None if self.filled == 0 => None,
-            _ => self.other(&may_go_on),
+        match self.here.front(&may_go_on) {
+            None if self.filled != 0 => self.other(&may_go_on),
+            place => place,
         }
     }
 
-    /// The first one that may go on: of this class, of the short ones, of the long ones that follow.
+    /// The first one that may go on of the lanes after this one.
     #[inline(never)]
     fn other(&self, may_go_on: &dyn Fn(u32) -> bool) -> Option<Place> {
-        let long = (self.next_long..=LONG).chain(SHORT + 1..self.next_long);
-        [self.serving, SHORT].into_iter().chain(long).find_map(|class| {
-            let (queue, some) = if class == SHORT { (&self.short, 1) } else { (&self.long[class - 1], LONG_IN_TURN) };
-            let index = queue.iter().take(some).position(|&slot| may_go_on(slot))?;
-            Some(Place { class, index, slot: queue[index] })
-        })
+        let mut left = self.filled;
+        while left != 0 {
+            let lane = next(left, self.lane);
+            let place = self.others[lane].front(may_go_on);
+            if place.is_some() {
+                return place;
+            }
+            left &= !(1 << lane);
+        }
+        None
     }
 
-    /// The message at this place had `len` bytes sent, and is `done` or goes on.
+    /// The message at this place, of this flow, had `len` bytes sent, and is `done` or goes on.
     #[inline]
-    pub(super) fn served(&mut self, place: Place, len: u32, done: bool) {
-        if place.class != self.serving {
-            self.serving = place.class;
-            self.turn = 0;
+    pub(super) fn served(&mut self, place: Place, flow: u8, len: u32, done: bool) {
+        let lane = lane_of(flow);
+        if lane != self.lane {
+            self.turn_to(lane);
         }
-        self.turn += len;
-        let over = self.turn >= TURN_BYTES;
-        if place.class != SHORT {
-            self.served_long(place, over, done);
-        } else if done {
-            self.short.pop_front();
-        }
-        if over {
-            self.pass_on();
+        let over = self.here.served(place, len, done);
+        if over && self.filled != 0 {
+            self.turn_to(next(self.filled, self.lane));
         }
     }
 
     #[inline(never)]
-    fn served_long(&mut self, place: Place, over: bool, done: bool) {
-        let queue = &mut self.long[place.class - 1];
-        if done {
-            queue.remove(place.index);
-            self.note(place.class);
-        } else if over {
-            let slot = queue.remove(place.index).expect("it was served");
-            queue.insert(queue.len().min(LONG_IN_TURN - 1), slot);
+    fn turn_to(&mut self, lane: usize) {
+        if !self.here.is_empty() {
+            self.filled |= 1 << self.lane;
         }
-    }
-
-    /// The turn of a class is over: the next is of short messages if it was of long ones, and the other way round.
-    #[cold]
-    fn pass_on(&mut self) {
-        self.turn = 0;
-        if self.serving == SHORT {
-            let later = self.filled & (u32::MAX << self.next_long);
-            let long = if later == 0 { self.filled } else { later };
-            if long != 0 {
-                self.serving = long.trailing_zeros() as usize;
-            }
-        } else {
-            self.next_long = self.serving + 1;
-            self.serving = SHORT;
-        }
+        std::mem::swap(&mut self.here, &mut self.others[self.lane]);
+        std::mem::swap(&mut self.here, &mut self.others[lane]);
+        self.filled &= !(1 << lane);
+        self.lane = lane;
     }
 
     /// Takes a message out, whether it is here or not. `len`: its length.
-    pub(super) fn remove(&mut self, slot: u32, len: u32) {
-        match class_of(len) {
-            SHORT => self.short.retain(|&other| other != slot),
-            class => {
-                self.long[class - 1].retain(|&other| other != slot);
-                self.note(class);
-            }
+    pub(super) fn remove(&mut self, slot: u32, flow: u8, len: u32) {
+        let lane = lane_of(flow);
+        if lane == self.lane {
+            self.here.remove(slot, len);
+        } else if let Some(classes) = self.others.get_mut(lane) {
+            classes.remove(slot, len);
+            self.note(lane);
         }
     }
 
     /// Keeps those that `which` picks.
     pub(super) fn retain(&mut self, mut which: impl FnMut(u32) -> bool) {
-        self.short.retain(|&slot| which(slot));
-        for class in SHORT + 1..=LONG {
-            self.long[class - 1].retain(|&slot| which(slot));
-            self.note(class);
+        self.here.retain(&mut which);
+        for lane in 0..self.others.len() {
+            self.others[lane].retain(&mut which);
+            self.note(lane);
         }
     }
 
-    /// A class of long messages may have become empty.
-    fn note(&mut self, class: usize) {
-        if self.long[class - 1].is_empty() {
-            self.filled &= !(1 << class);
+    /// Another lane may have become empty.
+    fn note(&mut self, lane: usize) {
+        if self.others[lane].is_empty() {
+            self.filled &= !(1 << lane);
         }
     }
 }
 
+/// The first of the lanes in `filled`, which is not empty, that comes after `lane`; itself last.
+fn next(filled: u32, lane: usize) -> usize {
+    let turned = filled.rotate_right(lane as u32 + 1);
+    (lane + 1 + turned.trailing_zeros() as usize) % LANES
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::classes::TURN_BYTES;
     use super::*;
 
     const PIECE: u32 = 8 * 1024;
 
-    /// Messages of these lengths, by slot, all of them ready.
-    fn queue(lens: &[u32]) -> Queue {
-        let mut queue = Queue::default();
-        for (slot, &len) in lens.iter().enumerate() {
-            queue.push(slot as u32, len);
-        }
-        queue
-    }
-
-    /// Serves pieces until `stop`; what was sent of each message by then.
-    fn serve(queue: &mut Queue, lens: &[u32], sent: &mut [u32], mut stop: impl FnMut(&[u32]) -> bool) {
+    /// Serves pieces of messages of these flows and lengths, by slot, until `stop`; what was sent of each by then.
+    fn serve(queue: &mut Queue, messages: &[(u8, u32)], sent: &mut [u32], mut stop: impl FnMut(&[u32]) -> bool) {
         while !stop(sent)
             && let Some(place) = queue.front(|_| true)
         {
             let slot = place.slot as usize;
-            let len = PIECE.min(lens[slot] - sent[slot]);
+            let len = PIECE.min(messages[slot].1 - sent[slot]);
             sent[slot] += len;
-            queue.served(place, len, sent[slot] == lens[slot]);
+            queue.served(place, messages[slot].0, len, sent[slot] == messages[slot].1);
+        }
+    }
+
+    fn queue(messages: &[(u8, u32)]) -> Queue {
+        let mut queue = Queue::default();
+        for (slot, &(flow, len)) in messages.iter().enumerate() {
+            queue.push(slot as u32, flow, len);
+        }
+        queue
+    }
+
+    #[test]
+    fn lanes_come_round() {
+        assert_eq!(next(0b1, 0), 0);
+        assert_eq!(next(0b11, 0), 1);
+        assert_eq!(next(0b11, 1), 0);
+        assert_eq!(next(1 << 31 | 1, 0), 31);
+        assert_eq!(next(1 << 31 | 1, 31), 0);
+        assert_eq!(next(0b1010, 2), 3);
+    }
+
+    #[test]
+    fn a_flow_does_not_wait_for_all_that_another_has_posted() {
+        // Of every class, so that nothing but the flow tells them apart.
+        for len in [64, PIECE, TURN_BYTES, 1 << 20] {
+            let mut messages = vec![(7, len); (64 << 20) / len as usize];
+            let mut all = queue(&messages);
+            let mut sent = vec![0; messages.len() + 1];
+            serve(&mut all, &messages, &mut sent, |sent| sent[0] == len);
+            messages.push((8, len));
+            all.push(messages.len() as u32 - 1, 8, len);
+            let before: u32 = sent.iter().sum();
+            serve(&mut all, &messages, &mut sent, |sent| *sent.last().unwrap() == len);
+            let others = sent.iter().sum::<u32>() - before - len;
+            assert!(others <= len + TURN_BYTES, "{len} bytes wait for {others}");
         }
     }
 
     #[test]
-    fn classes_double() {
-        let edges =
-            [0, 1, TURN_BYTES, TURN_BYTES + 1, 2 * TURN_BYTES, 2 * TURN_BYTES + 1, 1 << 20, (1 << 20) + 1, 1 << 30];
-        assert_eq!(edges.map(class_of), [0, 0, 0, 1, 1, 2, 4, 5, 14]);
-        assert_eq!(class_of(u32::MAX), LONG);
-    }
-
-    #[test]
-    fn a_message_does_not_wait_for_those_that_are_much_longer() {
-        // As many of a megabyte as take turns, and more of a gigabyte; all have begun.
-        let mut lens = [[1 << 20; 8], [1 << 30; 8]].concat();
-        let mut all = queue(&lens);
-        let mut sent = vec![0; 17];
-        serve(&mut all, &lens, &mut sent, |sent| sent.iter().sum::<u32>() >= 4 * TURN_BYTES);
-        lens.push(TURN_BYTES + 1);
-        all.push(16, TURN_BYTES + 1);
-        let before: u32 = sent.iter().sum();
-        serve(&mut all, &lens, &mut sent, |sent| sent[16] > TURN_BYTES);
-        let others = sent.iter().sum::<u32>() - before - sent[16];
-        assert!(others <= 5 * TURN_BYTES, "{others} bytes of others first");
-    }
-
-    #[test]
-    fn short_ones_get_every_other_turn_and_classes_of_long_ones_the_same_share() {
-        let lens = [[1 << 20; 2], [2 << 20; 2], [4 << 20; 2]]
-            .concat()
-            .into_iter()
-            .chain([TURN_BYTES; 20])
-            .collect::<Vec<u32>>();
-        let (mut all, mut sent) = (queue(&lens), vec![0; lens.len()]);
-        serve(&mut all, &lens, &mut sent, |sent| sent.iter().sum::<u32>() >= 24 * TURN_BYTES);
-        let of = |class: std::ops::Range<usize>| sent[class].iter().sum::<u32>() / TURN_BYTES;
-        assert_eq!([of(0..2), of(2..4), of(4..6), of(6..26)], [4, 4, 4, 12], "{sent:?}");
-        serve(&mut all, &lens, &mut sent, |_| false);
-        assert_eq!(sent, lens);
-        assert!(all.is_empty());
+    fn flows_share_alike_whatever_their_messages() {
+        let messages = [[(1, 64); 20_000].as_slice(), &[(2, 1 << 20); 2], &[(3, TURN_BYTES); 20]].concat();
+        let (mut all, mut sent) = (queue(&messages), vec![0; messages.len()]);
+        serve(&mut all, &messages, &mut sent, |sent| sent.iter().sum::<u32>() >= 30 * TURN_BYTES);
+        let of = |flow| (0..sent.len()).filter(|&i| messages[i].0 == flow).map(|i| sent[i]).sum::<u32>();
+        for flow in 1..=3 {
+            let turns = of(flow) / TURN_BYTES;
+            assert!((9..=11).contains(&turns), "flow {flow} had {turns} of 30 turns");
+        }
+        serve(&mut all, &messages, &mut sent, |_| false);
+        assert!(sent.iter().zip(&messages).all(|(sent, m)| *sent == m.1) && all.is_empty());
     }
 
     #[test]
     fn what_may_not_go_on_is_passed_over() {
-        let mut all = queue(&[1 << 20, 100, 1 << 20, 4 << 20, 200]);
-        assert_eq!(all.front(|slot| slot != 1).unwrap().slot, 0, "short ones stay in order, so a long one");
-        assert_eq!(all.front(|slot| slot == 2).unwrap().slot, 2);
-        assert_eq!(all.front(|slot| slot == 3).unwrap().slot, 3);
-        assert!(all.front(|slot| slot == 4).is_none() && all.front(|_| false).is_none());
-        all.remove(1, 100);
-        assert_eq!(all.front(|_| true).unwrap().slot, 4);
-        all.retain(|slot| slot == 3);
-        assert_eq!(all.front(|_| true).unwrap().slot, 3);
-        all.remove(3, 4 << 20);
+        let mut all = queue(&[(0, 100), (5, 1 << 20), (31, 100), (5 + LANES as u8, 100)]);
+        let may = |slots: &'static [u32]| move |slot| slots.contains(&slot);
+        assert_eq!(all.front(may(&[2, 3])).unwrap().slot, 3, "the next lane, whichever flow");
+        assert_eq!(all.front(may(&[2])).unwrap().slot, 2);
+        assert!(all.front(|_| false).is_none());
+        all.remove(0, 0, 100);
+        all.remove(0, 9, 100);
+        assert_eq!(all.front(|_| true).unwrap().slot, 3, "short ones first");
+        all.retain(|slot| slot == 2);
+        assert_eq!(all.front(|_| true).unwrap().slot, 2);
+        all.remove(2, 31, 100);
         assert!(all.is_empty() && all.front(|_| true).is_none());
     }
 }

@@ -244,3 +244,27 @@ fn completions_without_their_queue_pair_are_gone() {
         assert!(two.world.hosts[0].card.poll(cq).is_none());
     }
 }
+
+/// How many of the long transfers of one queue pair are done before the short one of another, posted last, is.
+fn done_before(op: impl Fn(&Two) -> SendOp, len: u32) -> usize {
+    const LONG: u64 = 200;
+    let mut two = Two::new();
+    two.assert_usable();
+    let other = [0, 1].map(|i| two.world.qp(i, |_| ()));
+    for wr_id in 0..LONG {
+        let op = op(&two);
+        two.post(wr_id, op, &[two.sge(0, 0, len)]);
+    }
+    two.qpn = other;
+    let op = op(&two);
+    two.post(LONG, op, &[two.sge(0, 0, 64)]);
+    (0..).take_while(|_| two.wait(0).wr_id != LONG).count()
+}
+
+#[test]
+fn a_queue_pair_does_not_wait_for_what_another_has_posted() {
+    for len in [8192, 65_536] {
+        let (writes, reads) = (done_before(|two| two.write(0, None), len), done_before(|two| two.read(0), len));
+        assert!(writes < 50 && reads < 50, "{writes} writes and {reads} reads of {len} bytes were first");
+    }
+}

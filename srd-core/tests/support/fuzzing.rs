@@ -225,7 +225,7 @@ impl World {
         let data = (0..len as usize).map(|i| pattern(id, i, 0)).collect();
         memory.outgoing.insert(id.into(), (data, id.to_be_bytes()));
         let rnr = if id % 4 == 3 { RnrRetry::Times(2) } else { RnrRetry::Forever };
-        let out = Outbound { token: Token(id.into()), header_len: 4, len, rnr };
+        let out = Outbound { token: Token(id.into()), flow: (id % 5) as u8, header_len: 4, len, rnr };
         if endpoint.send(self.now, peer, out).is_err() {
             memory.outgoing.remove(&u64::from(id));
             return;
@@ -504,7 +504,7 @@ pub fn garbage(data: &[u8]) {
                 // Something of our own is under way to the stranger.
                 if let Some(peer) = endpoint.peer(from, 1400) {
                     let token = mailbox.post(&[1], vec![1; 300].into());
-                    let out = Outbound { token, header_len: 1, len: 300, rnr: RnrRetry::Times(3) };
+                    let out = Outbound { token, flow: 0, header_len: 1, len: 300, rnr: RnrRetry::Times(3) };
                     if endpoint.send(now, peer, out).is_err() {
                         mailbox.unpost(token);
                     }

@@ -138,7 +138,7 @@ impl Duel {
         let len = payload.len() as u32;
         let peer = endpoint.peer(addr(0), 1400).unwrap();
         let token = mailbox.post(header, Bytes::from(payload));
-        let out = Outbound { token, header_len: header.len() as u8, len, rnr: RnrRetry::Times(1) };
+        let out = Outbound { token, flow: 0, header_len: header.len() as u8, len, rnr: RnrRetry::Times(1) };
         if endpoint.send(self.now, peer, out).is_err() {
             mailbox.unpost(token);
         }

@@ -108,7 +108,7 @@ impl Pair {
         let peer = side.endpoint.peer(to, 8972).unwrap();
         let len = data.len() as u32;
         let token = side.mailbox.post(header, data);
-        let out = Outbound { token, header_len: header.len() as u8, len, rnr };
+        let out = Outbound { token, flow: 0, header_len: header.len() as u8, len, rnr };
         side.endpoint.send(self.now, peer, out).unwrap();
         token
     }

@@ -123,7 +123,7 @@ impl Runner {
         };
         let len = data.len() as u32;
         let token = self.engine.upper.post(&[], data);
-        match self.engine.send(peer, Outbound { token, header_len: 0, len, rnr: RnrRetry::Forever }) {
+        match self.engine.send(peer, Outbound { token, flow: 0, header_len: 0, len, rnr: RnrRetry::Forever }) {
             Ok(()) => {
                 let slot = token.0 as usize;
                 if self.pending.len() <= slot {
