@@ -43,6 +43,7 @@ tests! {{
     datagrams_show_their_payload_only
     unsolicited_writes_take_no_receive
     a_file_descriptor_tells_of_completions
+    whoever_waits_learns_of_what_others_leave
     tasks_await_completions_of_one_queue
     a_receive_that_is_posted_just_after_the_send_is_not_too_late
     queue_pairs_are_made_and_dropped_by_many_threads_at_once
@@ -303,6 +304,26 @@ fn a_file_descriptor_tells_of_completions(units: [u16; 2]) {
     let start = Instant::now();
     assert!(b.cq.wait(Some(Duration::from_millis(30))).unwrap().is_none());
     assert!(start.elapsed() >= Duration::from_millis(30));
+}
+
+/// One waits for the descriptor; others come, see that there is something, and take one each.
+fn whoever_waits_learns_of_what_others_leave(units: [u16; 2]) {
+    let (a, b, to_b, _to_a) = pair(units);
+    assert!(!b.cq.arm());
+    for _ in 0..3 {
+        b.qp.recv(b.pd.buf(100).unwrap()).unwrap();
+        a.qp.send_inline(&to_b, b"x", None).unwrap();
+        next(&a.cq).ok().unwrap();
+    }
+    for _ in 0..2 {
+        assert!(b.cq.arm());
+        b.cq.poll().unwrap().ok().unwrap();
+    }
+    let mut fds = [PollFd::new(b.cq.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(nix::poll::poll(&mut fds, PollTimeout::ZERO).unwrap(), 1, "there is a third");
+    b.cq.poll().unwrap().ok().unwrap();
+    assert!(!b.cq.arm());
+    assert_eq!(nix::poll::poll(&mut fds, PollTimeout::ZERO).unwrap(), 0);
 }
 
 fn tasks_await_completions_of_one_queue(units: [u16; 2]) {

@@ -99,10 +99,15 @@ pub(super) struct Notify {
 
 impl Notify {
     pub(super) fn tell(&self) {
-        // It can only fail when it is full, and then it is readable.
-        let _ = self.event.write(1);
+        self.raise();
         let wakers = std::mem::take(&mut *self.wakers.lock());
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Makes the descriptor readable.
+    fn raise(&self) {
+        // It can only fail when it is full, and then it is readable.
+        let _ = self.event.write(1);
     }
 
     pub(super) fn overrun(&self) {
@@ -228,8 +233,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Makes the file descriptor readable as soon as the next completion is there. Returns whether there are some already,
-    /// of which it does not tell: poll first, then. Meanwhile the card is driven by a thread of its own.
+    /// Makes the file descriptor readable as soon as the next completion is there. Returns whether there are some already:
+    /// poll first, then. Meanwhile the card is driven by a thread of its own.
     #[must_use = "if it is true, poll instead of waiting"]
     pub fn arm(&self) -> bool {
         // Empty already, or emptied now.
@@ -242,7 +247,12 @@ impl CompletionQueue {
             let n = self.inner.device.nic.peek_cq(self.inner.id, &mut entries);
             inner.fetched.extend(&entries[..n]);
         }
-        !inner.fetched.is_empty()
+        let is_there = !inner.fetched.is_empty();
+        if is_there {
+            // Others may be waiting, and have not seen yet what was emptied above.
+            self.inner.notify.raise();
+        }
+        is_there
     }
 
     /// The next completion, for any executor. Dropping the future loses nothing. Wakers are called with the card locked: they
