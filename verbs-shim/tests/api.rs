@@ -44,6 +44,7 @@ tests! {{
     unsolicited_writes_take_no_receive
     a_file_descriptor_tells_of_completions
     whoever_waits_learns_of_what_others_leave
+    time_to_wait_may_be_for_ever
     tasks_await_completions_of_one_queue
     a_receive_that_is_posted_just_after_the_send_is_not_too_late
     queue_pairs_are_made_and_dropped_by_many_threads_at_once
@@ -324,6 +325,17 @@ fn whoever_waits_learns_of_what_others_leave(units: [u16; 2]) {
     b.cq.poll().unwrap().ok().unwrap();
     assert!(!b.cq.arm());
     assert_eq!(nix::poll::poll(&mut fds, PollTimeout::ZERO).unwrap(), 0);
+}
+
+fn time_to_wait_may_be_for_ever(units: [u16; 2]) {
+    let (a, b, to_b, _to_a) = pair(units);
+    b.qp.recv(b.pd.buf(100).unwrap()).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| b.cq.wait(Some(Duration::MAX)).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        a.qp.send_inline(&to_b, b"x", None).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap().status, Status::Ok);
+    });
 }
 
 fn tasks_await_completions_of_one_queue(units: [u16; 2]) {

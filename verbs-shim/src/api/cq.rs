@@ -211,7 +211,8 @@ impl CompletionQueue {
     /// # Errors
     /// The system does not let us wait.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<Completion>> {
-        let end = timeout.map(|t| Instant::now() + t);
+        // What time cannot tell is for ever.
+        let end = timeout.and_then(|t| Instant::now().checked_add(t));
         loop {
             for _ in 0..SPIN {
                 if let Some(done) = self.poll() {
