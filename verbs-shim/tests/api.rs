@@ -1,7 +1,11 @@
 //! The safe interface, over loopback.
 
+use std::future::Future as _;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Wake};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -46,6 +50,7 @@ tests! {{
     whoever_waits_learns_of_what_others_leave
     time_to_wait_may_be_for_ever
     tasks_await_completions_of_one_queue
+    futures_that_are_dropped_keep_no_task
     a_receive_that_is_posted_just_after_the_send_is_not_too_late
     queue_pairs_are_made_and_dropped_by_many_threads_at_once
     addresses_are_told_as_text
@@ -336,6 +341,24 @@ fn time_to_wait_may_be_for_ever(units: [u16; 2]) {
         a.qp.send_inline(&to_b, b"x", None).unwrap();
         assert_eq!(waiting.join().unwrap().unwrap().status, Status::Ok);
     });
+}
+
+fn futures_that_are_dropped_keep_no_task(units: [u16; 2]) {
+    struct Task;
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    let b = side(units[0]);
+    let tasks = [(); 2].map(|()| Arc::new(Task));
+    let mut next = b.cq.next();
+    for task in &tasks {
+        // Of two tasks that poll it one after the other, the last is woken.
+        let waker = task.clone().into();
+        assert!(pin!(&mut next).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    assert_eq!(tasks.each_ref().map(Arc::strong_count), [1, 2]);
+    drop(next);
+    assert_eq!(tasks.each_ref().map(Arc::strong_count), [1, 1]);
 }
 
 fn tasks_await_completions_of_one_queue(units: [u16; 2]) {

@@ -93,21 +93,58 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub(super) struct Notify {
     event: EventFd,
-    wakers: Mutex<Vec<Waker>>,
+    tasks: Mutex<Tasks>,
     overrun: AtomicBool,
+}
+
+/// Tasks that wait, by the number of the future in which they do.
+#[derive(Debug, Default)]
+struct Tasks {
+    last: u64,
+    wakers: Vec<(u64, Waker)>,
 }
 
 impl Notify {
     pub(super) fn tell(&self) {
         self.raise();
-        let wakers = std::mem::take(&mut *self.wakers.lock());
-        wakers.into_iter().for_each(Waker::wake);
+        let wakers = std::mem::take(&mut self.tasks.lock().wakers);
+        wakers.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
     /// Makes the descriptor readable.
     fn raise(&self) {
         // It can only fail when it is full, and then it is readable.
         let _ = self.event.write(1);
+    }
+
+    /// From now on the task is woken for the future of this number, or for a new one. Returns the number.
+    fn register(&self, future: Option<u64>, waker: &Waker) -> u64 {
+        let mut tasks = self.tasks.lock();
+        let future = future.unwrap_or_else(|| {
+            tasks.last += 1;
+            tasks.last
+        });
+        let waker = (future, waker.clone());
+        let before = match tasks.wakers.iter_mut().find(|(number, _)| *number == future) {
+            Some(before) => Some(std::mem::replace(before, waker)),
+            None => {
+                tasks.wakers.push(waker);
+                None
+            }
+        };
+        // A task may go with its last waker, and futures of it with the task.
+        drop(tasks);
+        drop(before);
+        future
+    }
+
+    /// The future is gone.
+    fn forget(&self, future: u64) {
+        let mut tasks = self.tasks.lock();
+        let at = tasks.wakers.iter().position(|(number, _)| *number == future);
+        let gone = at.map(|at| tasks.wakers.swap_remove(at));
+        drop(tasks);
+        drop(gone);
     }
 
     pub(super) fn overrun(&self) {
@@ -176,7 +213,7 @@ impl CompletionQueue {
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|_| CardError::NoMemory("the system has no more file descriptors"))?;
         let id = device.nic.create_cq(depth)?;
-        let notify = Arc::new(Notify { event, wakers: Mutex::default(), overrun: AtomicBool::new(false) });
+        let notify = Arc::new(Notify { event, tasks: Mutex::default(), overrun: AtomicBool::new(false) });
         device.notifies.add(id, notify.clone());
         let depth = device.nic.cq_depth(id) as u32;
         let inner = CqInner { device: device.clone(), id, depth, inner: Mutex::default(), notify };
@@ -259,7 +296,7 @@ impl CompletionQueue {
     /// The next completion, for any executor. Dropping the future loses nothing. Wakers are called with the card locked: they
     /// must not use it themselves, only have the task polled later, as executors do.
     pub fn next(&self) -> Next<'_> {
-        Next { cq: self }
+        Next { cq: self, number: None }
     }
 
     /// Whether completions were lost since the queue was full. Only writes of peers that take no receive can do that: for
@@ -305,25 +342,30 @@ impl AsFd for CompletionQueue {
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Next<'a> {
     cq: &'a CompletionQueue,
+    /// Its number among those that wait, once it does.
+    number: Option<u64>,
 }
 
 impl Future for Next<'_> {
     type Output = Completion;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
         loop {
             if let Some(done) = self.cq.poll() {
                 return Poll::Ready(done);
             }
-            let wakers = &self.cq.inner.notify.wakers;
-            let mut wakers = wakers.lock();
-            if !wakers.iter().any(|w| w.will_wake(context.waker())) {
-                wakers.push(context.waker().clone());
-            }
-            drop(wakers);
+            self.number = Some(self.cq.inner.notify.register(self.number, context.waker()));
             if !self.cq.arm() {
                 return Poll::Pending;
             }
+        }
+    }
+}
+
+impl Drop for Next<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.cq.inner.notify.forget(number);
         }
     }
 }
