@@ -34,16 +34,23 @@ impl DeviceArgs {
         Options::parse(get).map_err(|e| Fault::new(Exit::Usage, e))
     }
 
-    /// What the flags are in the environment, valid in any working directory.
+    /// What the flags are in the environment, valid in any working directory; and names of files that stand there already and
+    /// are not.
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
         let absolute = |path: &str| std::path::absolute(path).map_or(path.to_owned(), |p| p.display().to_string());
-        let value = |option: &Opt, value: &str| match value.strip_prefix('@') {
+        let valid = |option: &Opt, value: &str| match value.strip_prefix('@') {
             Some(path) if option.name == "fault" => format!("@{}", absolute(path)),
             _ if FILES.contains(&option.name) => absolute(value),
             _ => value.to_owned(),
         };
-        let given = OPTIONS.iter().filter_map(|o| self.values.get(o.name).map(|v| (o, v)));
-        given.map(|(option, v)| (option.variable(), value(option, v))).collect()
+        let variable = |option: &'static Opt| match self.values.get(option.name) {
+            Some(value) => Some((option.variable(), valid(option, value))),
+            None => {
+                let (_, value) = from_env(option).ok()??;
+                Some((option.variable(), valid(option, &value))).filter(|(_, valid)| *valid != value)
+            }
+        };
+        OPTIONS.iter().filter_map(variable).collect()
     }
 }
 

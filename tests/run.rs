@@ -196,6 +196,26 @@ fn run_seed_of_faults_is_printed_and_repeats() {
 }
 
 #[test]
+fn run_files_that_the_environment_names_are_found_from_any_directory() {
+    let shop = Workshop::new();
+    let program = shop.program("program", "host/libibverbs.so.1", &[]);
+    fs::write(shop.at("schedule"), "loss=1%@1s-2s\n").expect("write");
+    let named = [
+        ("SRD_FAULT", "@", "schedule"),
+        ("SRD_LIBRARY", "", "libsrd_verbs.so"),
+        ("SRD_LOG_FILE", "", "log"),
+        ("SRD_RUNTIME_DIR", "", "runtime"),
+    ];
+    let program = program.to_str().expect("UTF-8");
+    let mut command = command(&["run", "--addr", "127.0.0.1", "--seed", "1", "--", program]);
+    command.envs(named.map(|(name, at, file)| (name, format!("{at}{file}")))).current_dir(shop.dir.path());
+    let done = output(command);
+    for (name, at, file) in named {
+        says(&done, &format!("{name}={at}{}", shop.text(file)));
+    }
+}
+
+#[test]
 fn run_renamed_copies_are_replaced() {
     let shop = Workshop::new();
     let renamed = "libibverbs-1a2b3c4d.so.1.14.44.0";
