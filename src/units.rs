@@ -52,7 +52,7 @@ pub(crate) fn congestion_control(text: &str) -> Result<CcChoice, String> {
     if text == "delay" {
         return Ok(CcChoice::Delay);
     }
-    let bits = text.strip_prefix("fixed:").and_then(|r| scaled(r, 1000)).filter(|&b| b >= 8_000);
+    let bits = text.strip_prefix("fixed:").and_then(|r| rate(r).ok());
     let rate = bits.ok_or_else(|| format!("'{text}' is neither 'delay' nor 'fixed:RATE' such as fixed:10G"))? / 8;
     // A window that never binds before the rate does: 10 ms of it, at least 16 packets of 9 KB.
     Ok(CcChoice::Fixed { rate, window: (rate / 100).max(16 * 9000) })
@@ -70,11 +70,11 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
 fn scaled(text: &str, base: u64) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
-    let power = match suffix.to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
-        "" => 0,
-        "k" => 1,
-        "m" => 2,
-        "g" => 3,
+    let power = match suffix.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 1,
+        "m" | "mb" | "mib" => 2,
+        "g" | "gb" | "gib" => 3,
         _ => return None,
     };
     digits.parse::<u64>().ok()?.checked_mul(base.pow(power))
@@ -140,7 +140,7 @@ mod tests {
             assert_eq!(size(text), Ok(n), "{text}");
         }
         assert_eq!([size("8KB"), size("2mb"), size("2MiB")], [Ok(8_000), Ok(2_000_000), Ok(2 << 20)]);
-        for text in ["", "k", "8x", "-1", "1.5k", "0", "2G", "99999999999999999999", "17179869184G"] {
+        for text in ["", "k", "8x", "8kbb", "8ki", "-1", "1.5k", "0", "2G", "99999999999999999999", "17179869184G"] {
             assert!(size(text).is_err(), "{text}");
         }
     }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(congestion_control("delay"), Ok(CcChoice::Delay));
         let fixed = CcChoice::Fixed { rate: 1_250_000_000, window: 12_500_000 };
         assert_eq!(congestion_control("fixed:10G"), Ok(fixed));
-        for text in ["", "fixed", "fixed:", "fixed:0", "fixed:fast", "bbr"] {
+        for text in ["", "fixed", "fixed:", "fixed:0", "fixed:10GB", "fixed:fast", "bbr"] {
             assert!(congestion_control(text).is_err(), "{text}");
         }
     }

@@ -9,12 +9,14 @@ use srd_core::{Share, Span};
 /// Result of reading a value.
 pub(crate) type Parsed<T> = Result<T, String>;
 
-/// A whole number in a range.
+/// A whole number in a range; `64k`, `64K` and `64KiB` in powers of 1,024, `64KB` in powers of 1,000.
 pub(crate) fn number<T>(text: &str, range: RangeInclusive<T>) -> Parsed<T>
 where
     T: Copy + PartialOrd + std::fmt::Display + TryFrom<u64>,
 {
-    scaled(text, 1024)
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit()).to_ascii_lowercase();
+    let base = if ["kb", "mb", "gb", "tb"].contains(&unit.as_str()) { 1000 } else { 1024 };
+    scaled(text, base)
         .and_then(|n| T::try_from(n).ok())
         .filter(|n| range.contains(n))
         .ok_or_else(|| format!("must be a number from {} to {}", range.start(), range.end()))
@@ -39,9 +41,10 @@ pub(crate) fn switch(text: &str) -> Parsed<bool> {
 
 /// A rate in bits per second, such as `10G`; returns bytes per second, at least 1,000.
 pub(crate) fn rate(text: &str) -> Parsed<u64> {
+    // A capital B is a byte.
     scaled(text, 1000)
         .map(|bits| bits / 8)
-        .filter(|&bytes| bytes >= 1000)
+        .filter(|&bytes| bytes >= 1000 && !text.contains('B'))
         .ok_or_else(|| "must be a rate in bits per second, 8k or more, such as 500M or 10G".to_owned())
 }
 
@@ -101,16 +104,16 @@ pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Parsed<T> {
     })
 }
 
-/// A whole number with an optional suffix k, M or G (any case, `iB` or `B` may follow) for the powers of `base`.
+/// A whole number with an optional suffix k, M, G or T (any case, `iB` or `B` may follow) for the powers of `base`.
 fn scaled(text: &str, base: u64) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
-    let power = match suffix.to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
-        "" => 0,
-        "k" => 1,
-        "m" => 2,
-        "g" => 3,
-        "t" => 4,
+    let power = match suffix.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 1,
+        "m" | "mb" | "mib" => 2,
+        "g" | "gb" | "gib" => 3,
+        "t" | "tb" | "tib" => 4,
         _ => return None,
     };
     digits.parse::<u64>().ok()?.checked_mul(base.pow(power))
@@ -182,8 +185,11 @@ mod tests {
     #[test]
     fn numbers_rates_ports_and_switches() {
         assert_eq!([number("8k", 0..=10_000), number("7", 1..=6)].map(|n| n.ok()), [Some(8192_u32), None]);
+        let size = |text| number(text, 0..=u64::MAX).ok();
+        assert_eq!(["64K", "64KiB", "64KB", "1tb"].map(size), [65_536, 65_536, 64_000, 1_000_000_000_000].map(Some));
+        assert_eq!(["8kbb", "8kii", "8ib", "8 k", ""].map(size), [None; 5]);
         assert_eq!((power_of_two("64", 1..=64), power_of_two("63", 1..=64).is_err()), (Ok(64), true));
-        assert_eq!((rate("10G"), rate("7k").is_err()), (Ok(1_250_000_000), true));
+        assert_eq!((rate("10G"), rate("7k").is_err(), rate("10GB").is_err()), (Ok(1_250_000_000), true, true));
         assert_eq!((ports("1-9"), ports("9-1").is_err(), ports("0-9").is_err()), (Ok(1..=9), true, true));
         assert_eq!((switch("On"), switch("0"), switch("maybe").is_err()), (Ok(true), Ok(false), true));
     }
