@@ -184,6 +184,17 @@ fn refused_requests_return_their_buffers(units: [u16; 2]) {
     let refused = with_room.send(&foreign, filled(&a.pd, 10, 0)).unwrap_err();
     assert!(matches!(refused.error, CardError::Invalid(_)));
     with_room.send(&to_b, refused.buf.expect("it comes back")).unwrap();
+    // Nor does memory of someone else.
+    for pd in [&other, &b.pd] {
+        let idle = a.pd.srd(&a.cq).depth(1, 1).build().unwrap();
+        let mine = b.pd.window(10, true, true).unwrap().remote();
+        let foreign = || pd.buf(10).unwrap();
+        let all = [idle.send(&to_b, foreign()), idle.read(&to_b, foreign(), mine), idle.recv(foreign())];
+        for refused in all.map(|posted| posted.unwrap_err()) {
+            assert!(refused.to_string().contains("the buffer is of another protection domain"), "{refused}");
+            assert_eq!(refused.buf.map(|b| b.capacity()), Some(10));
+        }
+    }
 }
 
 fn a_receiver_that_is_not_ready_and_one_that_is_too_short(units: [u16; 2]) {

@@ -90,6 +90,11 @@ impl Buf {
         Buf::of(rest)
     }
 
+    /// Whether it was registered in this domain.
+    pub(super) fn is_of(&self, pd: &Arc<PdInner>) -> bool {
+        Arc::ptr_eq(&self.piece.owner().pd, pd)
+    }
+
     /// What the card is told of its contents.
     pub(super) fn sge(&self) -> Sge {
         self.sge_of(self.head, self.len)

@@ -20,7 +20,8 @@ use super::buf::Buf;
 use super::device::{AddressHandle, DeviceInner};
 use crate::lock::{self, Mutex};
 
-/// Names a work request that was posted. There is no order between them: requests complete in any.
+/// Names a work request that was posted, among those of its completion queue that have not completed: names are used again.
+/// There is no order between them: requests complete in any.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WorkId(pub(super) u64);
 

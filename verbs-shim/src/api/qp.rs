@@ -216,6 +216,8 @@ pub struct Refused {
     pub buf: Option<Buf>,
 }
 
+const FOREIGN_BUFFER: CardError = CardError::Invalid("the buffer is of another protection domain");
+
 impl<T: Transport> QueuePair<T> {
     /// What peers need to know.
     pub fn address(&self) -> QpAddress {
@@ -226,9 +228,12 @@ impl<T: Transport> QueuePair<T> {
     /// contents do not show.)
     ///
     /// # Errors
-    /// The receive queue is full, or the buffer is of another protection domain's device.
+    /// The receive queue is full, or the buffer is of another protection domain.
     pub fn recv(&self, buf: Buf) -> Result<WorkId, Refused> {
         let nic = &self.inner.pd.device.nic;
+        if !buf.is_of(&self.inner.pd) {
+            return Err(Refused { error: FOREIGN_BUFFER, buf: Some(buf) });
+        }
         if T::TYPE == QpType::Ud && buf.capacity() < GRH_LEN as usize {
             let error = CardError::Invalid("a UD receive needs 40 bytes for the routing header");
             return Err(Refused { error, buf: Some(buf) });
@@ -247,7 +252,7 @@ impl<T: Transport> QueuePair<T> {
     /// Sends the contents of a buffer as one message.
     ///
     /// # Errors
-    /// The send queue is full.
+    /// The send queue is full, or buffer or target are of another protection domain.
     pub fn send(&self, to: &Target, buf: Buf) -> Result<WorkId, Refused> {
         self.post(to, SendOp::Send { imm: None }, Some(buf), &[])
     }
@@ -255,7 +260,7 @@ impl<T: Transport> QueuePair<T> {
     /// The same with immediate data.
     ///
     /// # Errors
-    /// The send queue is full.
+    /// As for [`send`](Self::send).
     pub fn send_imm(&self, to: &Target, buf: Buf, imm: u32) -> Result<WorkId, Refused> {
         self.post(to, SendOp::Send { imm: Some(imm) }, Some(buf), &[])
     }
@@ -263,7 +268,8 @@ impl<T: Transport> QueuePair<T> {
     /// Sends a short message, copied now.
     ///
     /// # Errors
-    /// The send queue is full, or the message is longer than the device's limit for that (32 bytes).
+    /// As for [`send`](Self::send), or the message is longer than the device's limit for that: 80 bytes in the newest
+    /// generation, 32 in those before.
     pub fn send_inline(&self, to: &Target, bytes: &[u8], imm: Option<u32>) -> Result<WorkId, Refused> {
         self.post(to, SendOp::Send { imm }, None, bytes)
     }
@@ -273,6 +279,9 @@ impl<T: Transport> QueuePair<T> {
         if !Arc::ptr_eq(&to.ah.inner.pd, &self.inner.pd) {
             let error = CardError::Invalid("the target's address handle is of another protection domain");
             return Err(Refused { error, buf });
+        }
+        if buf.as_ref().is_some_and(|buf| !buf.is_of(&self.inner.pd)) {
+            return Err(Refused { error: FOREIGN_BUFFER, buf });
         }
         let mut cq = self.inner.send_cq.lock();
         let key = cq.pending.vacant_key();
@@ -293,7 +302,7 @@ impl QueuePair<Srd> {
     /// Reads from the peer's memory into the contents of a buffer, as many bytes as those are.
     ///
     /// # Errors
-    /// The send queue is full, or the buffer is longer than the remote range.
+    /// As for [`send`](Self::send), or the buffer is longer than the remote range.
     pub fn read(&self, to: &Target, buf: Buf, from: RemoteMemory) -> Result<WorkId, Refused> {
         self.rdma(to, SendOp::Read { addr: from.addr, rkey: from.rkey }, buf, from)
     }
@@ -302,7 +311,7 @@ impl QueuePair<Srd> {
     /// is taken (unless it has [`unsolicited_writes`](QpBuilder::unsolicited_writes)).
     ///
     /// # Errors
-    /// The send queue is full, or the buffer is longer than the remote range.
+    /// As for [`send`](Self::send), or the buffer is longer than the remote range.
     pub fn write(&self, to: &Target, buf: Buf, at: RemoteMemory, imm: Option<u32>) -> Result<WorkId, Refused> {
         self.rdma(to, SendOp::Write { addr: at.addr, rkey: at.rkey, imm }, buf, at)
     }
