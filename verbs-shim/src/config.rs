@@ -40,16 +40,19 @@ pub struct NicConfig {
 impl NicConfig {
     /// A card of the newest generation that peers reach at `addr`, and defaults otherwise.
     pub fn at(addr: SocketAddr) -> NicConfig {
-        let newest = Profile::GENERATIONS.into_iter().rev().find_map(Profile::generation);
+        let profile = Profile::GENERATIONS.into_iter().rev().find_map(Profile::generation).unwrap_or_default();
+        let plain = Config::default();
+        // One for each handle.
+        let transport = Config { max_peers: plain.max_peers.max(profile.max_ah), ..plain };
         NicConfig {
             name: "srd_0".into(),
             addr,
             units: 1,
-            transport: Config::default().check().expect("the defaults are valid"),
+            transport: transport.check().expect("the defaults are valid"),
             driver: DriverChoice::Udp,
             xdp_queues: XdpOptions::default().queues,
             udp: UdpOptions::default(),
-            card: CardOptions { profile: newest.unwrap_or_default(), ..CardOptions::default() },
+            card: CardOptions { profile, ..CardOptions::default() },
             faults: None,
             counters: None,
             seed: None,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use verbs_shim::NicConfig;
 use verbs_shim::api::*;
-use verbs_shim::card::{CardError, Opcode, Status};
+use verbs_shim::card::{CardError, Gid, Opcode, Status};
 
 /// Each test with cards of these numbers of processing units.
 macro_rules! with_units {
@@ -430,6 +430,21 @@ fn queue_pairs_are_made_and_dropped_by_many_threads_at_once(units: [u16; 2]) {
     });
     let counters = a.counters().device;
     assert_eq!(counters.cmds_err, 0);
+}
+
+/// In one domain, each for another card.
+#[test]
+fn there_are_as_many_peers_as_address_handles() {
+    let config = NicConfig::at((Ipv4Addr::LOCALHOST, 0).into());
+    let most = config.card.profile.max_ah as u16;
+    let pd = Device::open(config).expect("a card on loopback").pd().unwrap();
+    let handle =
+        |n: u16| pd.address_handle(Gid::new((Ipv4Addr::new(127, 1, (n >> 8) as u8, n as u8), 9).into()).unwrap());
+    let all: Vec<_> = (0..most).map(|n| handle(n).unwrap()).collect();
+    let error = handle(most).unwrap_err();
+    assert!(error.to_string().contains("no more address handles"), "{error}");
+    drop(all);
+    handle(most).unwrap();
 }
 
 fn addresses_are_told_as_text(units: [u16; 2]) {

@@ -333,8 +333,8 @@ impl Options {
             peer_timeout: self.peer_timeout,
             keepalive: plain.keepalive.min(self.peer_timeout / 4),
             link_rate: self.rate,
-            // Each unit of a peer is one.
-            max_peers: plain.max_peers * u32::from(self.pus),
+            // One for each handle, and each unit of a peer is one.
+            max_peers: plain.max_peers.max(self.profile.max_ah) * u32::from(self.pus),
             ..plain
         }
     }

@@ -64,6 +64,11 @@ fn everything_arrives_in_the_devices() {
         (Some(40000..=49999), Some(1500), WaitMode::Spin)
     );
     assert_eq!((v4.transport.link_rate, v4.transport.peer_timeout), (Some(1_000_000_000), Span::from_secs(2)));
+    let peers = |values: &[(&str, &str)]| parse(values).unwrap().devices().unwrap()[0].transport.max_peers;
+    assert_eq!(
+        [peers(&[]), peers(&[("max-ah", "64")]), peers(&[("max-ah", "65535"), ("pus", "16")])],
+        [16384, 4096, 65535 * 16]
+    );
     let longest = parse(&[("peer-timeout", "1h")]).unwrap();
     assert_eq!(longest.devices().unwrap()[0].transport.peer_timeout, Span::from_secs(3_600));
     assert_eq!(v4.transport.keepalive, Span::from_millis(500));
