@@ -71,8 +71,13 @@ impl Record {
     }
 
     pub(super) fn file_name(&self) -> String {
-        let device = &self.identity.device;
-        if self.pid == 0 { format!("{BEFORE}{device}{SUFFIX}") } else { format!("{}-{device}{SUFFIX}", self.pid) }
+        let Record { pid, namespace, identity: Identity { device, .. }, .. } = self;
+        if *pid == 0 {
+            return format!("{BEFORE}{device}{SUFFIX}");
+        }
+        // Containers that share a directory have processes of the same number, many of them the first.
+        let namespace: String = namespace.chars().filter(char::is_ascii_digit).collect();
+        format!("{pid}-{namespace}-{device}{SUFFIX}")
     }
 
     pub(super) fn is_of_this_process(&self) -> bool {

@@ -94,6 +94,21 @@ fn processes_of_other_name_spaces_are_left_alone() {
 }
 
 #[test]
+fn one_number_in_two_name_spaces_is_two_processes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = publisher(dir.path());
+    running.publish(&values(5)).unwrap();
+    let other = Record { namespace: "pid:[1]".into(), values: values(3), ..running.record.clone() };
+    other.write(&dir.path().join(other.file_name())).unwrap();
+    let registry = Registry::new([dir.path()]);
+    let device = only(&registry);
+    assert_eq!((device.processes.len(), device.total.port[0]), (2, 8));
+    drop(running);
+    let device = only(&registry);
+    assert_eq!((device.processes, device.total.port[0]), (vec![other], 8));
+}
+
+#[test]
 fn what_is_no_whole_file_is_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let running = publisher(dir.path());
