@@ -341,7 +341,11 @@ fn run_says_soon_why_it_cannot() {
     fails(&["run", "--library", "/no/such.so", "--", "true"], 3, &["/no/such.so", "SRD_LIBRARY"]);
     fails(&["run", "--library", &text, "--", "true"], 3, &["no library"]);
     fails(&["run", "--library", &library, "--addr", "192.0.2.77", "--", "true"], 3, &["not an address of this host"]);
-    fails(&["run", "--library", &library, "--addr", "no-such-if", "--", "true"], 3, &["no interface of this host"]);
+    fails(
+        &["run", "--library", &library, "--addr", "no-such-if", "--", "true"],
+        3,
+        &["--addr (SRD_ADDR) has 'no-such-if', which is no interface of this host"],
+    );
     let broadcast = ["run", "--library", &library, "--addr", "127.255.255.255", "--", "true"];
     fails(&broadcast, 3, &["127.255.255.255, which is the broadcast address"]);
     let each = began.elapsed() / (cases.len() as u32 + 5);
@@ -460,6 +464,20 @@ fn devices_take_the_address_that_others_reach() {
         let report: Value = serde_json::from_slice(&done.stdout).expect("JSON");
         assert!(report["devices"][0]["address"].as_str().is_some_and(|a| a.starts_with(address)), "{report:#}");
     }
+}
+
+#[test]
+fn an_address_that_no_device_can_have_is_named() {
+    let srd = env!("CARGO_BIN_EXE_srd");
+    let setup = "ip link set lo up; ip link add va type veth peer name vb; ip link set va up; ip link set vb up;
+        ip addr add fd00::242:ac11:2/64 dev va nodad; mount -t tmpfs none /dev/shm;";
+    let Some(done) = apart(&format!("{setup} exec {srd} devices --addr va")) else { return };
+    done.fails(3, &["--addr (SRD_ADDR) has interface va, whose address cannot be used: fd00::242:ac11:2 does not fit"]);
+    // Without an option there is loopback, and why.
+    let done = apart(&format!("{setup} exec {srd} doctor --json")).expect("it worked above");
+    let report = done.json();
+    let remedy = finding(&report, "address")["remedy"].to_string();
+    assert!(remedy.contains("another address: that of va cannot be used: fd00::242:ac11:2 does not fit"), "{remedy}");
 }
 
 /// The finding of a check.

@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use srd::udp::{BindError, UdpDriver, UdpOptions};
 use srd::xdp::DriverChoice;
+use verbs_shim::options::unsuited;
 use verbs_shim::{NicConfig, Options};
 
 use super::{Finding, af_xdp, tool};
@@ -74,8 +75,11 @@ fn address(device: &NicConfig) -> Result<(UdpDriver, Finding), Finding> {
         return Ok((driver, Finding::warn("address", found, remedy)));
     }
     let finding = if ip.is_loopback() {
-        let remedy =
-            "nothing if all runs on this host; else give the host an address, or name one with --addr (SRD_ADDR)";
+        let other = match unsuited() {
+            Some(why) => format!("give the host another address: {why}"),
+            None => "give the host an address, or name one with --addr (SRD_ADDR)".to_owned(),
+        };
+        let remedy = format!("nothing if all runs on this host; else {other}");
         Finding::warn("address", format!("{} is at {ip}, where other hosts do not reach it", device.name), remedy)
     } else {
         Finding::ok("address", format!("{} is at {ip}", device.name))

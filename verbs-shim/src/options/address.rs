@@ -63,10 +63,11 @@ impl Addr {
                 if !all.iter().any(|i| i.name == *name) {
                     return Err(format!("has '{name}', which is no interface of this host; 'ip addr' lists them"));
                 }
-                let own = all.iter().filter(|i| i.name == *name).filter_map(|i| i.usable());
-                let ip = own.min_by_key(IpAddr::is_ipv6);
-                ip.map(|ip| SocketAddr::new(ip, 0)).ok_or_else(|| {
-                    format!("has interface {name}, which is down or has no address that others can reach")
+                let own = || all.iter().filter(|i| i.name == *name);
+                let ip = own().filter_map(Interface::usable).min_by_key(IpAddr::is_ipv6);
+                ip.map(|ip| SocketAddr::new(ip, 0)).ok_or_else(|| match own().find_map(Interface::unsuited) {
+                    Some(why) => format!("has interface {name}, whose address {why}"),
+                    None => format!("has interface {name}, which is down or has no address that others can reach"),
                 })
             }
         }
@@ -80,6 +81,14 @@ pub fn main_address() -> IpAddr {
     let other =
         || interfaces().into_iter().filter(|i| !i.loopback).filter_map(|i| i.usable()).min_by_key(IpAddr::is_ipv6);
     routed.or_else(other).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// Why no address of this host is one for a device, if others may reach it at some: of the first of them.
+pub fn unsuited() -> Option<String> {
+    if !main_address().is_loopback() {
+        return None;
+    }
+    interfaces().iter().filter(|i| !i.loopback).find_map(|i| Some(format!("that of {} {}", i.name, i.unsuited()?)))
 }
 
 /// Whether the kernel takes an address for that of all hosts of a network: sockets may be bound to it, but need leave to
@@ -118,6 +127,13 @@ impl Interface {
     fn usable(&self) -> Option<IpAddr> {
         let suits = |ip: &IpAddr| check(SocketAddr::new(*ip, 0)).is_ok();
         self.ip.filter(|_| self.up).filter(suits)
+    }
+
+    /// Why its address is none for a card, if others may reach the host there.
+    fn unsuited(&self) -> Option<String> {
+        let travels = |ip: &IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let ip = self.ip.filter(|_| self.up).filter(travels)?;
+        check(SocketAddr::new(ip, 0)).err()
     }
 }
 

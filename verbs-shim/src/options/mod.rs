@@ -22,7 +22,7 @@ use srd_core::{Checksum, Config, ConfigError, Span};
 use srd_udp::{UdpOptions, WaitMode};
 use srd_xdp::{DriverChoice, XdpOptions};
 
-pub use address::{Addr, main_address};
+pub use address::{Addr, main_address, unsuited};
 pub use log::Log;
 pub use table::{CAPS, OPTIONS, Opt, find};
 
@@ -278,7 +278,7 @@ impl Options {
                 .iter()
                 .map(Addr::resolve)
                 .collect::<Result<_, _>>()
-                .map_err(|e| OptionError(format!("addr {e}")))?,
+                .map_err(|e| OptionError(format!("--addr (SRD_ADDR) {e}")))?,
         };
         let counters = if self.counters { self.publish_in() } else { None };
         let device = |k: usize| {
