@@ -505,6 +505,9 @@ fn doctor_finds_what_is_wrong() {
     {
         names(finding(&report, check), &["state", "found"]);
     }
+    let is_there = Path::new("/dev/infiniband/uverbs0").exists();
+    let ucx = finding(&report, "UCX")["found"].to_string();
+    assert_eq!(ucx.contains("sees no device without a character device /dev/infiniband/uverbs0"), !is_there, "{ucx}");
     assert!(
         finding(&report, "program")["found"].as_str().is_some_and(|f| f.ends_with("gets the library")),
         "{report:#}"

@@ -1,9 +1,11 @@
 //! Limits of this host, or of the container that we are in.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
+use nix::unistd::{AccessFlags, access};
 use srd::udp::WaitMode;
 use verbs_shim::Options;
 
@@ -18,7 +20,7 @@ const PROGRAM_DESCRIPTORS: usize = 64;
 const RUNTIME_ROOM: u64 = 16 << 20;
 
 pub(super) fn check(options: &Options) -> Vec<Finding> {
-    vec![runtime_dir(options), descriptors(options), processors(options), memory_lock(), huge_pages()]
+    vec![runtime_dir(options), descriptors(options), processors(options), memory_lock(), huge_pages(), ucx(options)]
 }
 
 fn runtime_dir(options: &Options) -> Finding {
@@ -41,9 +43,13 @@ fn runtime_dir(options: &Options) -> Finding {
     }
 }
 
+fn devices(options: &Options) -> usize {
+    options.devices.map_or(options.addrs.len().max(1), usize::from)
+}
+
 /// Processing units of all devices.
 fn units(options: &Options) -> usize {
-    options.devices.map_or(options.addrs.len().max(1), usize::from) * usize::from(options.pus)
+    devices(options) * usize::from(options.pus)
 }
 
 fn descriptors(options: &Options) -> Finding {
@@ -108,5 +114,21 @@ fn huge_pages() -> Finding {
     Finding::ok(
         "hugepages",
         format!("{free} of {} are free; libfabric takes them if it can, the card needs none", memory(size << 10)),
+    )
+}
+
+/// UCX asks for the kernel's character device before it asks the library for the device.
+fn ucx(options: &Options) -> Finding {
+    let is_there = |path: &String| {
+        fs::metadata(path).is_ok_and(|file| file.file_type().is_char_device())
+            && access(path.as_str(), AccessFlags::R_OK | AccessFlags::W_OK).is_ok()
+    };
+    let mut wanted = (0..devices(options)).map(|index| format!("/dev/infiniband/uverbs{index}"));
+    Finding::ok(
+        "UCX",
+        match wanted.find(|path| !is_there(path)) {
+            None => "there are the character devices without which it sees no device".to_owned(),
+            Some(path) => format!("it sees no device without a character device {path}; docs/porting.md has a way"),
+        },
     )
 }
