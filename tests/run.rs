@@ -266,6 +266,9 @@ fn run_warns_of_programs_that_cannot_be_given_a_library() {
     let done = output(shop.run(&[], &[program.to_str().expect("UTF-8")]));
     assert_eq!(done.code, Some(5), "{done:?}");
     assert!(done.stderr.contains("linked statically"), "{done:?}");
+    let program = shop.cc("foreign", "int main(void) { return 5; }", &["-Wl,--dynamic-linker=/no/loader.so"]);
+    let done = output(shop.run(&[], &[program.to_str().expect("UTF-8")]));
+    done.fails(3, &["foreign asks for the loader /no/loader.so, which is not here", "cannot run"]);
 
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: needs root, to give a program away");
@@ -588,8 +591,10 @@ fn doctor_looks_at_the_program() {
         ];
         run(&args).json()
     };
-    let report = doctor(&shop.cc("static", "int main(void) { return 0; }", &["-static"]));
-    assert_eq!(finding(&report, "program")["state"], Value::from("fail"), "{report:#}");
+    for (name, flag) in [("static", "-static"), ("foreign", "-Wl,--dynamic-linker=/no/loader.so")] {
+        let report = doctor(&shop.cc(name, "int main(void) { return 0; }", &[flag]));
+        assert_eq!(finding(&report, "program")["state"], Value::from("fail"), "{report:#}");
+    }
     // It is not run: it would leave a trace.
     let trace = shop.text("trace");
     let source = format!("#include <stdio.h>\nint main(void) {{ fopen(\"{trace}\", \"w\"); return 0; }}");

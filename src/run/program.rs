@@ -77,13 +77,18 @@ impl Program {
                 .push(format!("{name} is neither a program for Linux nor a script with an interpreter here"));
             return program;
         };
-        if !elf.native {
-            program
-                .warnings
-                .push(format!("{name} is for another kind of machine than the library, which it cannot load"));
-        } else if elf.loader.is_none() {
-            program.warnings.push(format!("{name} is linked statically, so that it cannot be given another library"));
-        }
+        let foreign = match &elf.loader {
+            _ if !elf.native => {
+                Some("is for another kind of machine than the library, which it cannot load".to_owned())
+            }
+            None => Some("is linked statically, so that it cannot be given another library".to_owned()),
+            Some(loader) if !loader.exists() => Some(format!(
+                "asks for the loader {}, which is not here: it was built for another system or C library",
+                loader.display()
+            )),
+            Some(_) => None,
+        };
+        program.warnings.extend(foreign.map(|why| format!("{name} {why}")));
         if let Some(why) = privilege(&path) {
             program.warnings.push(format!(
                 "{name} {why}: the loader ignores LD_LIBRARY_PATH, and it will not get the library; run a copy without that"
