@@ -193,8 +193,9 @@ fn dead(text: &str, way: Way) -> Result<Fault, String> {
             let numbers = numbers.split('+').map(|n| value::number(n.trim(), 0..=MAX_PATH));
             Place::Paths(numbers.collect::<Result<_, _>>().map_err(|e| format!("has a bad path: it {e}"))?)
         }
-        Some(("peer", addr)) => match (addr.parse(), addr.parse()) {
+        Some(("peer", addr)) => match (addr.parse(), addr.parse::<SocketAddr>()) {
             (Ok(ip), _) => Place::Host(ip),
+            (_, Ok(peer)) if peer.port() == 0 => return Err("has port 0, at which no device is".to_owned()),
             (_, Ok(peer)) => Place::Peer(peer),
             _ => return Err(format!("has no IP address after 'peer:' but '{addr}'")),
         },

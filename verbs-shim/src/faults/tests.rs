@@ -94,6 +94,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         ("dead=moon", "needs a place"),
         ("dead=path:1024", "0 to 1023"),
         ("dead=peer:host", "no IP address"),
+        ("dead=peer:10.0.0.2:0", "port 0, at which no device is"),
         ("dead-in=path:1", "dead-out"),
         ("force=rnr", "STATUS/N"),
         ("force=ok/5", "success"),
