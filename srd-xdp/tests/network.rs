@@ -155,6 +155,29 @@ fn rules_that_change() {
     assert_eq!(a.stats().tx_datagrams, before, "not by AF_XDP");
 }
 
+/// Routes may share next hops that change without them.
+#[test]
+fn next_hops_that_change() {
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
+    ip(bed.host(1), "addr add 10.6.0.1/32 dev eth0");
+    let set = || std::fs::write("/proc/sys/net/ipv4/nexthop_compat_mode", "0");
+    bed.host(0).enter(set).expect("a host").expect("a setting");
+    // A gateway that is not there.
+    ip(bed.host(0), "neigh replace 10.0.0.3 lladdr 02:00:00:00:00:98 dev eth0 nud permanent");
+    ip(bed.host(0), "nexthop add id 1 via 10.0.0.3 dev eth0");
+    ip(bed.host(0), "route add 10.6.0.0/16 nhid 1");
+    let (mut a, b) = (xdp(bed.host(0), Family::V4), SocketAddr::from((Ipv4Addr::new(10, 6, 0, 1), 0)));
+    let b = bed.host(1).enter(|| srd_udp::UdpDriver::bind(b, common::udp_options())).expect("a host");
+    let mut b = Side { host: bed.host(1).clone(), driver: b.expect("bind") };
+    let to = b.addr();
+    a.receive_until(1, Span::from_millis(5));
+    a.say(to, "into the void");
+    assert!(b.receive_until(1, Span::from_millis(20)).is_empty());
+    assert_eq!(a.stats().tx_datagrams, 1);
+    ip(bed.host(0), "nexthop replace id 1 via 10.0.0.2 dev eth0");
+    reaches(&mut a, &mut b, to);
+}
+
 #[test]
 fn routes_and_links_that_change() {
     let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };

@@ -94,11 +94,9 @@ impl Netlink {
         let mut outcome = None;
         let sequence = self.sequence;
         for _ in 0..MAX_MESSAGES {
-            self.read(|header, payload| {
-                if header.sequence_number != sequence {
-                    return;
-                }
-                match payload {
+            self.read(|message| {
+                let Some(message) = message.filter(|m| m.header.sequence_number == sequence) else { return };
+                match message.payload {
                     NetlinkPayload::InnerMessage(message) => each(message),
                     NetlinkPayload::Done(_) => outcome = Some(Ok(())),
                     NetlinkPayload::Error(error) => {
@@ -117,16 +115,16 @@ impl Netlink {
         Err(io::Error::other("the kernel's answer does not end"))
     }
 
-    /// Hands over news, if there are any.
+    /// Hands over news, if there are any; `None` for what this crate cannot decode.
     ///
     /// # Errors
     /// `ENOBUFS`: some were lost.
-    pub(crate) fn news(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+    pub(crate) fn news(&mut self, mut each: impl FnMut(Option<RouteNetlinkMessage>)) -> io::Result<()> {
         loop {
-            let read = self.read(|_, payload| {
-                if let NetlinkPayload::InnerMessage(message) = payload {
-                    each(message);
-                }
+            let read = self.read(|message| match message.map(|message| message.payload) {
+                Some(NetlinkPayload::InnerMessage(message)) => each(Some(message)),
+                Some(_) => {}
+                None => each(None),
             });
             match read {
                 Ok(()) => {}
@@ -136,8 +134,8 @@ impl Netlink {
         }
     }
 
-    /// Reads one datagram, which holds several messages. Those that this crate cannot decode are skipped.
-    fn read(&mut self, mut each: impl FnMut(NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>)) -> io::Result<()> {
+    /// Reads one datagram, which holds several messages; `None` for those that this crate cannot decode.
+    fn read(&mut self, mut each: impl FnMut(Option<NetlinkMessage<RouteNetlinkMessage>>)) -> io::Result<()> {
         self.buffer.clear();
         loop {
             match self.socket.recv(&mut self.buffer, 0) {
@@ -151,9 +149,7 @@ impl Netlink {
             if length < 16 || length > rest.len() {
                 break;
             }
-            if let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&rest[..length]) {
-                each(message.header, message.payload);
-            }
+            each(NetlinkMessage::deserialize(&rest[..length]).ok());
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         }
         Ok(())

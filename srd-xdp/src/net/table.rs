@@ -66,8 +66,9 @@ pub(crate) struct Table {
     last: Option<(Key, Hop)>,
 }
 
-// `RTNLGRP_` of `linux/rtnetlink.h`: links, neighbours, addresses, routes and rules of both families.
-const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
+// `RTNLGRP_` of `linux/rtnetlink.h`: links, neighbours, addresses, routes and rules of both families, next hops that routes
+// have in common.
+const GROUPS: [u32; 9] = [1, 3, 5, 7, 8, 9, 11, 19, 32];
 /// Destinations remembered at most; beyond, all are asked for again.
 const MAX_ROUTES: usize = 8192;
 
@@ -170,31 +171,35 @@ impl Table {
 
     /// Takes note of what the kernel has to tell. Returns whether addresses may have changed.
     pub(crate) fn follow(&mut self) -> bool {
-        let (mut changed, mut readdressed) = (false, false);
+        let (mut changed, mut readdressed, mut unknown) = (false, false, false);
         let last = &mut self.last;
         let neighbours = &mut self.neighbours;
         let news = self.listen.news(|message| {
             *last = None;
             match message {
-                RouteNetlinkMessage::NewNeighbour(message) => {
+                Some(RouteNetlinkMessage::NewNeighbour(message)) => {
                     let Some((next, news)) = neighbour(&message) else { return };
                     if let Some(known) = neighbours.get_mut(&next) {
                         *known = news;
                     }
                 }
-                RouteNetlinkMessage::DelNeighbour(message) => {
+                Some(RouteNetlinkMessage::DelNeighbour(message)) => {
                     neighbour(&message).map(|(next, _)| neighbours.remove(&next));
                 }
-                RouteNetlinkMessage::NewRoute(_)
-                | RouteNetlinkMessage::DelRoute(_)
-                | RouteNetlinkMessage::NewRule(_)
-                | RouteNetlinkMessage::DelRule(_) => changed = true,
-                _ => readdressed = true,
+                Some(
+                    RouteNetlinkMessage::NewRoute(_)
+                    | RouteNetlinkMessage::DelRoute(_)
+                    | RouteNetlinkMessage::NewRule(_)
+                    | RouteNetlinkMessage::DelRule(_),
+                ) => changed = true,
+                Some(_) => readdressed = true,
+                // Next hops, for one.
+                None => unknown = true,
             }
         });
-        if news.is_err() {
+        if news.is_err() || unknown {
+            // Some were lost, or may say anything.
             self.last = None;
-            // Some were lost.
             readdressed = true;
             self.neighbours.clear();
         }
