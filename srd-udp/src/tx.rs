@@ -28,7 +28,8 @@ const SMALL_PIECE: usize = 256;
 /// Attempts while the send buffer or the device's queue is full. Beyond them the datagrams are dropped, and the core takes
 /// the loss for what it is: a sign of sending too fast.
 const BUSY_ATTEMPTS: u32 = 64;
-/// Attempts when a call reports an ICMP error: the report is about an earlier datagram, and this one was not sent.
+/// Attempts when a call fails otherwise: what it answers with may be an ICMP error, which is about an earlier datagram, and
+/// this one was not sent.
 const REPORT_ATTEMPTS: u32 = 3;
 
 /// Sends bursts.
@@ -280,11 +281,12 @@ impl Retry {
                 }
                 if self.polite { std::thread::yield_now() } else { std::hint::spin_loop() }
             } else if e.raw_os_error() != Some(libc::EINTR) {
-                let is_report = count_report(&e, stats);
-                // Reports pile up in the error queue, and each would make one more send fail.
-                let drained = sys::drain_errors(fd, sys::MAX_MESSAGES);
+                count_report(&e, stats);
+                // Reports pile up in the error queue, and each would make one more send fail. That there is none proves
+                // nothing: datagrams of strangers, which nobody reads, may have left no room for it.
+                sys::drain_errors(fd, sys::MAX_MESSAGES);
                 reports += 1;
-                if !is_report && drained == 0 || reports == REPORT_ATTEMPTS {
+                if reports == REPORT_ATTEMPTS {
                     return Err(e);
                 }
             }
@@ -296,16 +298,14 @@ fn is_busy(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS))
 }
 
-/// Counts an error that an ICMP message may have caused, and says whether it is one.
-fn count_report(e: &io::Error, stats: &mut UdpStats) -> bool {
-    let counter = match e.raw_os_error() {
-        Some(libc::ECONNREFUSED) => &mut stats.refused,
-        Some(libc::EHOSTUNREACH | libc::EHOSTDOWN) => &mut stats.host_unreachable,
-        Some(libc::ENETUNREACH | libc::ENETDOWN) => &mut stats.net_unreachable,
-        _ => return false,
-    };
-    *counter += 1;
-    true
+/// Counts an error that tells of the network.
+fn count_report(e: &io::Error, stats: &mut UdpStats) {
+    match e.raw_os_error() {
+        Some(libc::ECONNREFUSED) => stats.refused += 1,
+        Some(libc::EHOSTUNREACH | libc::EHOSTDOWN) => stats.host_unreachable += 1,
+        Some(libc::ENETUNREACH | libc::ENETDOWN) => stats.net_unreachable += 1,
+        _ => {}
+    }
 }
 
 /// Counts datagrams that were not sent because of `e`.
@@ -324,5 +324,27 @@ fn count_dropped(e: &io::Error, datagrams: usize, stats: &mut UdpStats) {
             }
             stats.dropped_other += n;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_an_earlier_datagram_may_leave_no_report() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let mut stats = UdpStats::default();
+        // 'Fragmentation needed'; to segmentation offload it would be a refusal.
+        let mut answers = [Err(io::Error::from_raw_os_error(libc::EMSGSIZE)), Ok(())].into_iter();
+        let result =
+            Retry { polite: false }.run(socket.as_fd(), &mut stats, || answers.next().expect("no third attempt"));
+        assert!(result.is_ok(), "{result:?}");
+        let mut calls = 0;
+        let result: io::Result<()> = Retry { polite: false }.run(socket.as_fd(), &mut stats, || {
+            calls += 1;
+            Err(io::Error::from_raw_os_error(libc::EINVAL))
+        });
+        assert_eq!((result.is_err(), calls), (true, REPORT_ATTEMPTS), "some errors stay");
     }
 }

@@ -145,10 +145,13 @@ fn receive_flags(
     Ok((len as usize, hdr.msg_flags & libc::MSG_TRUNC != 0))
 }
 
-/// Throws away up to `max` reports (ICMP errors and the like) from the socket's error queue, and returns how many there
-/// were.
-pub(crate) fn drain_errors(fd: BorrowedFd<'_>, max: usize) -> usize {
+/// Throws away up to `max` reports (ICMP errors and the like) from the socket's error queue.
+pub(crate) fn drain_errors(fd: BorrowedFd<'_>, max: usize) {
     let (mut from, mut control) = (RawAddr::EMPTY, Control::new());
     let flags = libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE;
-    (0..max).take_while(|_| receive_flags(fd, &mut [], &mut from, &mut control, flags).is_ok()).count()
+    for _ in 0..max {
+        if receive_flags(fd, &mut [], &mut from, &mut control, flags).is_err() {
+            return;
+        }
+    }
 }
