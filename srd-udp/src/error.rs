@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// `EADDRINUSE`.
-    #[error("UDP port {} of {} is in use; stop the program that uses it (see `ss -lunp`) or choose another port", .0.port(), .0.ip())]
+    /// `EADDRINUSE`; with port 0, all that the kernel could have chosen.
+    #[error("{}", in_use(.0))]
     InUse(SocketAddr),
     /// `EADDRNOTAVAIL`.
     #[error("{} is not an address of this host; choose one that `ip addr` lists", .0.ip())]
@@ -48,6 +48,18 @@ pub enum BindError {
         /// The kernel's answer.
         source: io::Error,
     },
+}
+
+fn in_use(addr: &SocketAddr) -> String {
+    let ip = addr.ip();
+    match addr.port() {
+        0 => format!(
+            "all UDP ports of {ip} that the kernel chooses from are in use; widen the range (`sysctl net.ipv4.ip_local_port_range`) or stop programs that use them (see `ss -uanp`)"
+        ),
+        port => format!(
+            "UDP port {port} of {ip} is in use; stop the program that uses it (see `ss -lunp`) or choose another port"
+        ),
+    }
 }
 
 impl BindError {

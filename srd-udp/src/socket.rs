@@ -106,7 +106,7 @@ pub(crate) fn route_mtu(local: SocketAddr, to: SocketAddr) -> io::Result<u32> {
 }
 
 /// The same address, which may have a scope, with a port of the kernel's choice.
-fn any_port(mut local: SocketAddr) -> SocketAddr {
+pub(crate) fn any_port(mut local: SocketAddr) -> SocketAddr {
     local.set_port(0);
     local
 }

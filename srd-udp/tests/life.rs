@@ -34,6 +34,24 @@ fn bind_says_what_to_do() {
 }
 
 #[test]
+fn bind_says_that_the_kernel_has_no_port_left() {
+    let in_a_network_of_its_own = || {
+        if let Err(e) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
+            eprintln!("skipped: no network namespace: {e}");
+            return;
+        }
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40000").unwrap();
+        let any = "0.0.0.0:0".parse().unwrap();
+        let mut first = driver(any, |_| {});
+        assert_eq!(first.local_addr().port(), 40_000);
+        let e = error("0.0.0.0:0", options()).to_string();
+        assert!(e.starts_with("all UDP ports of 0.0.0.0 that the kernel chooses from are in use; widen"), "{e}");
+        assert_eq!(first.reserve(srd_core::SourcePort(0), any), None);
+    };
+    std::thread::spawn(in_a_network_of_its_own).join().unwrap();
+}
+
+#[test]
 fn bind_checks_options() {
     for source_ports in [0, 1025] {
         let e = error("127.0.0.1:0", UdpOptions { source_ports, ..options() });

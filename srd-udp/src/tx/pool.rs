@@ -8,7 +8,7 @@ use srd_core::SourcePort;
 
 use crate::error::BindError;
 use crate::options::UdpOptions;
-use crate::socket::open_path;
+use crate::socket::{any_port, open_path};
 use crate::stats::UdpStats;
 
 /// See the module documentation.
@@ -63,7 +63,7 @@ impl Pool {
                 }
                 Err(e) => {
                     if stats.socket_failures == 0 {
-                        let error = BindError::new("open", self.local, e);
+                        let error = BindError::new("open", any_port(self.local), e);
                         tracing::warn!("paths of the device at {} have no sockets: {}", self.local, error.whole());
                     }
                     stats.socket_failures += 1;
