@@ -54,8 +54,7 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
         ZeroCopy::Require => &[true],
         ZeroCopy::Off => &[false],
     };
-    let longest = lane::capacity(lane::LARGEST_FRAME);
-    let fits = link.mtu + 22 <= longest;
+    let fits = link.mtu + 22 <= lane::capacity(lane::LARGEST_FRAME);
     let multi: &[bool] = if fits || !options.jumbo { &[false] } else { &[true, false] };
     let mut modes = multi.iter().flat_map(|&multi| copy.iter().map(move |&zero_copy| Mode { zero_copy, multi }));
 
@@ -65,7 +64,9 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
         // The program first: drivers of NICs set up their queues by it.
         if filter.as_ref().is_none_or(|(multi, _)| *multi != mode.multi) {
             drop(filter.take());
-            let max_len = (!fits && !mode.multi).then_some(longest);
+            // Even if all fits now: the MTU may grow.
+            let smallest = lane::frame_size(link.mtu, false);
+            let max_len = (!mode.multi).then_some(lane::capacity(smallest));
             filter = Some((mode.multi, Filter::open(&mut ask, &link, places, max_len)?));
         }
         let frame = lane::frame_size(link.mtu, mode.zero_copy);

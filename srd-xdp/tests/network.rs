@@ -208,6 +208,23 @@ fn routes_and_links_that_change() {
     assert!(b.stats().rx_datagrams > before, "{:?}", b.stats());
 }
 
+/// What does not fit the frames of before comes through the kernel.
+#[test]
+fn an_mtu_that_grows() {
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
+    let (mut a, mut b) = (udp(bed.host(0), Family::V4), xdp(bed.host(1), Family::V4));
+    meet(&mut a, &mut b);
+    bed.hosts().iter().for_each(|host| ip(host, "link set eth0 mtu 9000"));
+    let to = b.addr();
+    // With zero copy, devices have limits of their own.
+    let longest = if bed.is_virtual() { 8000 } else { 3500 };
+    for len in [1400, 1740, 1760, 3480, longest] {
+        a.say(to, &"x".repeat(len));
+        assert_eq!(b.receive(1)[0].1.len(), len);
+    }
+    assert_eq!((b.stats().rx_too_long, b.stats().udp.rx_datagrams), (0, 3), "{:?}", b.stats());
+}
+
 #[test]
 fn other_ports_and_addresses_are_the_kernels() {
     let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
