@@ -16,7 +16,7 @@ use srd_core::{Config, ConfigError, Driver, Failure, PeerStats, Stats};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::driver::{UdpDriver, UdpInfo};
-use crate::error::BindError;
+use crate::error::{BindError, unusable};
 use crate::options::{UdpOptions, WaitMode};
 use crate::stats::UdpStats;
 use crate::waker::Waker;
@@ -282,8 +282,8 @@ impl Endpoint {
         if to.is_ipv4() != self.local.is_ipv4() {
             return bad(if to.is_ipv4() { "this endpoint speaks IPv6 only" } else { "this endpoint speaks IPv4 only" });
         }
-        if to.ip().is_multicast() {
-            return bad("it is a multicast address");
+        if let Some(why) = unusable(to) {
+            return bad(why);
         }
         let max = self.max_message;
         if len > max as usize {

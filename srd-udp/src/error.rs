@@ -85,12 +85,18 @@ impl BindError {
 
     /// Refuses addresses that no unicast socket can have.
     pub(crate) fn check(addr: SocketAddr) -> Result<(), BindError> {
-        let why = match addr {
-            SocketAddr::V4(a) if a.ip().is_broadcast() => "it is the broadcast address",
-            SocketAddr::V6(a) if a.ip().to_ipv4_mapped().is_some() => "write the IPv4 address without the IPv6 prefix",
-            _ if addr.ip().is_multicast() => "it is a multicast address",
-            _ => return Ok(()),
-        };
-        Err(BindError::Unusable { addr, why })
+        unusable(addr).map_or(Ok(()), |why| Err(BindError::Unusable { addr, why }))
+    }
+}
+
+/// Why an address is not that of a single host, in the form that the kernel's unicast sockets know it by.
+pub(crate) fn unusable(addr: SocketAddr) -> Option<&'static str> {
+    match addr {
+        SocketAddr::V4(a) if a.ip().is_broadcast() => Some("it is the broadcast address"),
+        SocketAddr::V6(a) if a.ip().to_ipv4_mapped().is_some() => {
+            Some("write the IPv4 address without the IPv6 prefix")
+        }
+        _ if addr.ip().is_multicast() => Some("it is a multicast address"),
+        _ => None,
     }
 }

@@ -200,9 +200,13 @@ async fn bad_input_is_explained() {
         ("0.0.0.0:9", "cannot send to 0.0.0.0:9: the unspecified address is nobody's address"),
         ("[::1]:9", "cannot send to [::1]:9: this endpoint speaks IPv4 only"),
         ("224.0.0.1:9", "cannot send to 224.0.0.1:9: it is a multicast address"),
+        ("255.255.255.255:9", "cannot send to 255.255.255.255:9: it is the broadcast address"),
     ] {
         assert_eq!(a.send_to(to.parse().unwrap(), Bytes::new()).await.unwrap_err().to_string(), text);
     }
+    let v6 = Endpoint::bind("[::1]:0".parse().unwrap(), options()).unwrap();
+    let e = v6.send_to("[::ffff:127.0.0.1]:9".parse().unwrap(), Bytes::new()).await.unwrap_err();
+    assert!(e.to_string().ends_with("write the IPv4 address without the IPv6 prefix"), "{e}");
     let small = endpoint(|o| o.protocol.max_message = 1000);
     let e = small.send_to(a.local_addr(), vec![0; 1001].into()).await.unwrap_err();
     assert_eq!(e.to_string(), "message of 1001 bytes, at most 1000 are permitted");
