@@ -32,7 +32,7 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
     let mut ask = Netlink::open().map_err(netlink)?;
     let links = Links::read(&mut ask).map_err(netlink)?;
     let link = links.choose(local.ip(), options.interface.as_deref()).map_err(OpenError::Interface)?.clone();
-    if options.zero_copy == ZeroCopy::Require && link.veth {
+    if options.zero_copy == ZeroCopy::Require && (link.veth || link.bond) {
         // Known without disturbing the interface.
         return Err(OpenError::NoZeroCopy { interface: link.name });
     }
@@ -43,13 +43,15 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
     let places: &[Attached] = match options.attach {
         // See `Attach::Generic`.
         Attach::Auto if link.veth => &[Attached::Native],
+        Attach::Auto if link.bond => &[Attached::Generic],
+        Attach::Native if link.bond => &[],
         Attach::Auto => &[Attached::Native, Attached::Generic],
         Attach::Native => &[Attached::Native],
         Attach::Generic => &[Attached::Generic],
     };
     let copy: &[bool] = match options.zero_copy {
         // To try would take memory that is locked for a while longer.
-        ZeroCopy::Auto if link.veth => &[false],
+        ZeroCopy::Auto if link.veth || link.bond => &[false],
         ZeroCopy::Auto => &[true, false],
         ZeroCopy::Require => &[true],
         ZeroCopy::Off => &[false],

@@ -7,7 +7,8 @@ use crate::error::OpenError;
 /// Where the XDP program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Attach {
-    /// In the device's driver, or after it where that cannot be. On a virtual cable (veth) only in the driver.
+    /// In the device's driver, or after it where that cannot be. On a virtual cable (veth) only in the driver, on a bond
+    /// only after it.
     #[default]
     Auto,
     /// In the device's driver.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{Memory, Side, add, bed, meet, options, xdp, xdp_at};
 use srd_core::TxBatch;
-use srd_xdp::{OpenError, XdpDriver, XdpOptions, ZeroCopy};
+use srd_xdp::{Attach, OpenError, XdpDriver, XdpOptions, ZeroCopy};
 use testbed::{Family, Host, Pair};
 
 fn output(command: &mut Command) -> String {
@@ -264,9 +264,34 @@ fn a_device_without_native_programs_has_a_generic_one() {
     for words in ["link add link eth0 name m0 type macvlan", "addr add 10.8.0.1/24 dev m0", "link set m0 up"] {
         output(host.command("ip").args(words.split(' ')));
     }
+    works_with_a_generic_program(&bed, "m0");
+}
+
+/// A native program of a bond runs in the drivers of its members, where it cannot reach a socket of the bond.
+#[test]
+fn a_bond_has_a_generic_program() {
+    let Some(bed) = bed(Pair::builder().mtu(1500).offload(false)) else { return };
+    let host = bed.host(0);
+    let made = host.command("ip").args("link add b0 type bond mode active-backup miimon 10".split(' ')).output();
+    if !made.expect("ip starts").status.success() {
+        eprintln!("skipped: this kernel has no bonds (CONFIG_BONDING)");
+        return;
+    }
+    for words in ["link set eth0 down", "link set eth0 master b0", "link set b0 up", "addr add 10.8.0.1/24 dev b0"] {
+        output(host.command("ip").args(words.split(' ')));
+    }
+    works_with_a_generic_program(&bed, "b0");
+    let addr: SocketAddr = "10.8.0.1:0".parse().expect("an address");
+    let native = XdpOptions { attach: Attach::Native, ..options() };
+    host.enter(|| XdpDriver::open(addr, native)).expect("the host is there").expect_err("it would receive nothing");
+}
+
+/// A driver at a device of the first host with the address 10.8.0.1.
+fn works_with_a_generic_program(bed: &Pair, device: &str) {
+    let host = bed.host(0);
     output(bed.host(1).command("ip").args("addr add 10.8.0.2/24 dev eth0".split(' ')));
     let mut a = xdp_at(host, "10.8.0.1:0".parse().expect("an address"), options());
-    let link = output(host.command("ip").args(["link", "show", "dev", "m0"]));
+    let link = output(host.command("ip").args(["link", "show", "dev", device]));
     assert!(link.contains("xdpgeneric") && !a.driver.info().zero_copy, "{link}");
     let mut b = xdp_at(bed.host(1), "10.8.0.2:0".parse().expect("an address"), options());
     meet(&mut a, &mut b);
@@ -281,7 +306,7 @@ fn a_device_without_native_programs_has_a_generic_one() {
     let moved = (after.tx_datagrams - before.tx_datagrams, after.rx_datagrams - before.rx_datagrams);
     assert_eq!(moved, (20, 20), "all by AF_XDP: {after:?}");
     drop(a);
-    settles_without_program(host, "m0");
+    settles_without_program(host, device);
 }
 
 fn settles_without_program(host: &Host, device: &str) {

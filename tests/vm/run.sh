@@ -2,7 +2,7 @@
 # Runs tests of AF_XDP in virtual machines: ./run.sh [MACHINE...], of
 #
 #   old      Linux 6.1, virtual cables: no TX metadata, no packets of several frames
-#   new      the newest kernel, virtual cables and VLAN devices
+#   new      the newest kernel, virtual cables, bonds and VLAN devices
 #   virtio   the newest kernel, two NICs with zero copy, joined by a cable
 #   igb      the same with NICs of several queues
 #

@@ -22,6 +22,9 @@ pub(crate) struct Link {
     pub(crate) ethernet: bool,
     pub(crate) up: bool,
     pub(crate) veth: bool,
+    /// It sends and receives by other interfaces. A native program runs in their drivers, and what it takes there cannot go
+    /// to a socket that is bound here.
+    pub(crate) bond: bool,
     /// For an interface of a VLAN: that it lies on, and the tag (protocol and number) that its frames carry.
     pub(crate) vlan: Option<(u32, [u8; 4])>,
     /// Id of the XDP program that is attached.
@@ -153,7 +156,10 @@ impl Link {
                 LinkAttribute::LinkInfo(infos) => {
                     for info in infos {
                         match info {
-                            LinkInfo::Kind(kind) => link.veth = *kind == InfoKind::Veth,
+                            LinkInfo::Kind(kind) => {
+                                link.veth = *kind == InfoKind::Veth;
+                                link.bond = *kind == InfoKind::Bond;
+                            }
                             LinkInfo::Data(InfoData::Vlan(vlan)) => tag = Some(vlan_tag(vlan)),
                             _ => {}
                         }
