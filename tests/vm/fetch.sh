@@ -51,9 +51,9 @@ kernel() {
     for part in debs/*.deb; do
         dpkg-deb --fsys-tarfile "$part" | tar -x -C . --wildcards --no-anchored 'vmlinuz*' 'kernel/net' 'kernel/lib' 'kernel/crypto' \
             'kernel/arch/x86/crypto' 'kernel/fs/9p' 'kernel/fs/netfs' 'kernel/fs/fscache' 'kernel/fs/overlayfs' 'kernel/drivers/virtio' \
-            'kernel/drivers/net/veth.ko*' 'kernel/drivers/net/macvlan.ko*' 'kernel/drivers/net/bonding' 'kernel/drivers/net/*virtio_net.ko*' \
-            'kernel/drivers/net/net_failover.ko*' 'kernel/drivers/net/ethernet/intel/igb' 'kernel/drivers/dca' 'kernel/drivers/i2c/algos' \
-            2>/dev/null || true
+            'kernel/drivers/net/veth.ko*' 'kernel/drivers/net/macvlan.ko*' 'kernel/drivers/net/tun.ko*' 'kernel/drivers/net/bonding' \
+            'kernel/drivers/net/*virtio_net.ko*' 'kernel/drivers/net/net_failover.ko*' 'kernel/drivers/net/ethernet/intel/igb' \
+            'kernel/drivers/dca' 'kernel/drivers/i2c/algos' 2>/dev/null || true
     done
     rm -r debs parts
     [ -d usr/lib/modules ] || { mkdir -p usr && mv lib usr/; }

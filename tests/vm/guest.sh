@@ -28,7 +28,8 @@ check() {
 
 case $SRD_NICS in
 none)
-    # Virtual cables, and VLAN devices.
+    # Virtual cables, bonds, VLAN and tap devices.
+    modprobe tun
     for name in srd_xdp transfer network hostile life pages; do check srd-xdp/$name; done
     ;;
 virtio)
