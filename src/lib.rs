@@ -6,7 +6,8 @@
 //! - the protocol, `srd-core`, which does no I/O: re-exported here. [`Endpoint`] holds the connections, an [`Upper`] storey
 //!   owns the messages ([`Mailbox`] is the simplest), a [`Driver`] moves the packets, and [`Engine`] joins the three;
 //! - [`udp`], the driver over ordinary kernel UDP sockets, and an async front end;
-//! - [`xdp`], the driver over AF_XDP, past the kernel's network stack.
+//! - [`xdp`], the driver over AF_XDP, past the kernel's network stack;
+//! - [`verbs`], queue pairs as EFA has them.
 //!
 //! The command `srd` (`srd run`, `srd demo`, `srd perf` and more) belongs to the same package.
 //!
@@ -57,4 +58,27 @@ pub mod udp {
 /// AF_XDP: the driver that bypasses the kernel's network stack.
 pub mod xdp {
     pub use srd_xdp::*;
+}
+
+/// Queue pairs with the semantics of EFA, and the card that they are on.
+///
+/// Its transport is tuned by a [`Config`], its driver by [`udp::UdpOptions`], and a [`FaultPlan`] lets its network fail:
+///
+/// ```
+/// use srd::verbs::{Device, NicConfig};
+/// use srd::{Config, Span};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (peer_timeout, keepalive) = (Span::from_secs(1), Span::from_millis(250));
+/// let transport = Config { peer_timeout, keepalive, ..Config::default() }.check()?;
+/// let device = Device::open(NicConfig { transport, ..NicConfig::at("127.0.0.1:0".parse()?) })?;
+/// assert!(device.max_message() >= 8192);
+/// # Ok(())
+/// # }
+/// ```
+pub mod verbs {
+    pub use verbs_shim::api::*;
+    pub use verbs_shim::{
+        Access, CardError, CardEvent, Gid, NicConfig, Opcode, OpenError, Profile, QpState, QpType, Status, card, faults,
+    };
 }
