@@ -37,8 +37,9 @@ pub(crate) struct Acks {
     words: Vec<u64>,
     paths: Vec<PathSeen>,
     pending_paths: Vec<u8>,
-    refusals: Vec<(Seq, Vec<(Seq, Refusal)>)>,
-    spare_refusals: Vec<Vec<(Seq, Refusal)>>,
+    /// Packets of which messages were turned away, with how many, and these messages, both in the order of arrival.
+    refused_packets: Vec<(Seq, u8)>,
+    refused: Vec<(Seq, Refusal)>,
     unacked: u32,
     /// The newest packet whose sender wants to hear of it, until all before it is here, too.
     wanted: Option<Seq>,
@@ -58,9 +59,9 @@ pub(crate) const MAX_PIECES: usize = 76;
 /// within any peer timeout, far less than half of the number space.
 const MAX_GAP: u32 = 1 << 20;
 
-/// Packets with refusals that are remembered for the next acknowledgement; further ones are not acknowledged at all, so
-/// their sender sends them again.
-const MAX_REFUSED_PACKETS: usize = 64;
+/// Messages that were turned away and whose sender has not been told; packets with further ones are not acknowledged at all, so
+/// that they come again.
+const MAX_REFUSED: usize = 64 * MAX_PIECES;
 
 impl Acks {
     pub(crate) fn new(first: Seq, config: &CheckedConfig) -> Acks {
@@ -71,8 +72,8 @@ impl Acks {
             words: vec![0; config.packet_window as usize / 32],
             paths: Vec::new(),
             pending_paths: Vec::with_capacity(MAX_ACK_PATHS),
-            refusals: Vec::new(),
-            spare_refusals: Vec::new(),
+            refused_packets: Vec::new(),
+            refused: Vec::new(),
             unacked: 0,
             wanted: None,
             due: Time::NEVER,
@@ -156,11 +157,9 @@ impl Acks {
     // [RNR-1]
     pub(crate) fn refused(&mut self, pn: Seq, messages: &[(Seq, Refusal)]) {
         // [RNR-6]
-        if self.refusals.len() < MAX_REFUSED_PACKETS {
-            let mut list = self.spare_refusals.pop().unwrap_or_default();
-            list.clear();
-            list.extend_from_slice(messages);
-            self.refusals.push((pn, list));
+        if self.refused.len() + messages.len() <= MAX_REFUSED {
+            self.refused_packets.push((pn, messages.len() as u8));
+            self.refused.extend_from_slice(messages);
         }
         self.due = Time::ZERO;
     }
@@ -234,19 +233,24 @@ impl Acks {
     /// Bytes that [`write`](Self::write) will take, when given enough room.
     pub(crate) fn len(&self) -> usize {
         Ack::encoded_len(self.word_count(), self.pending_paths.len())
-            + self.refusals.iter().map(|(_, m)| Refuse::encoded_len(m.len())).sum::<usize>()
+            + Refuse::encoded_len(self.refused_packets.len(), self.refused.len())
     }
 
     /// Writes what is owed into at most `room` bytes (at least [`MIN_ROOM`]) and considers it said. If the room is too
-    /// small, path entries and the end of the bitmap are left out: later acknowledgements say the rest.
+    /// small, path entries and the end of the bitmap are left out: later acknowledgements say the rest. Refusals that there is
+    /// no room for are owed at once.
     pub(crate) fn write(&mut self, now: Time, room: usize, advice: Advice, out: &mut impl Sink) {
         let mut room = room - Ack::encoded_len(0, 0);
-        for (pn, messages) in &self.refusals {
-            let len = Refuse::encoded_len(messages.len());
-            if len <= room {
-                Refuse::encode(*pn, messages, out);
-                room -= len;
+        let (mut packets, mut told) = (0, 0);
+        for &(pn, count) in &self.refused_packets {
+            let messages = &self.refused[told..][..usize::from(count)];
+            let len = Refuse::encoded_len(1, messages.len());
+            if len > room {
+                break;
             }
+            Refuse::encode(pn, messages, out);
+            room -= len;
+            (packets, told) = (packets + 1, told + messages.len());
         }
         // [ACK-8]
         let words = self.word_count().min(room / 8);
@@ -267,12 +271,14 @@ impl Acks {
             }
         });
         Ack::encode(base, newest, advice, words, paths, out);
-        self.spare_refusals.extend(self.refusals.drain(..).map(|(_, list)| list));
+        self.refused_packets.drain(..packets);
+        self.refused.drain(..told);
         for path in self.pending_paths.drain(..) {
             self.paths[usize::from(path)].pending = false;
         }
         self.unacked = 0;
-        self.due = Time::NEVER;
+        // Refusals that are not told look like loss, and like a network that swallows large packets: these have the most.
+        self.due = if self.refused_packets.is_empty() { Time::NEVER } else { now };
     }
 
     fn unaligned_word(&self, pn: Seq) -> u64 {

@@ -254,3 +254,21 @@ fn the_id_of_a_peer_that_was_forgotten_never_comes_again() {
         assert_ne!(peer(n), first, "{n} later");
     }
 }
+
+/// The network is without fault, so nothing of this may look like one: not the answers to bursts of messages of which each is
+/// turned away, which are more than one datagram holds.
+#[test]
+fn messages_that_are_turned_away_are_not_taken_for_lost() {
+    for max_datagram in [8972, 1472, 512] {
+        let mut pair = connected(Config { max_datagram, ..Config::default() });
+        pair.sides[1].mailbox = Mailbox::new(200);
+        pair.sides[1].reading = false;
+        for i in 0..5_000 {
+            pair.send(0, pattern(i, 64));
+        }
+        pair.run(Span::from_millis(50));
+        let stats = *pair.sides[0].endpoint.stats();
+        assert!(stats.rnr > 20_000, "{stats:?}");
+        assert_eq!((stats.lost_packets, stats.paths_replaced, stats.mtu_reductions), (0, 0, 0), "{stats:?}");
+    }
+}

@@ -176,8 +176,9 @@ impl Refuse<'_> {
         })
     }
 
-    pub(crate) fn encoded_len(entries: usize) -> usize {
-        6 + 6 * entries
+    /// Length of so many REFUSE frames with so many entries altogether.
+    pub(crate) fn encoded_len(frames: usize, entries: usize) -> usize {
+        6 * frames + 6 * entries
     }
 
     pub(crate) fn encode(pn: Seq, entries: &[(Seq, Refusal)], out: &mut impl Sink) {
