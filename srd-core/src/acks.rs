@@ -31,7 +31,8 @@ struct PathSeen {
 pub(crate) struct Acks {
     /// Every packet before this one was received or given up by its sender.
     base: Seq,
-    newest: Option<Seq>,
+    /// The newest packet received; the one before `base` if that is later.
+    newest: Seq,
     window: u32,
     /// `words[(pn / 64) % len]`, bit `pn % 64`: received. Bits outside `base..base + window` are zero.
     words: Vec<u64>,
@@ -67,7 +68,7 @@ impl Acks {
     pub(crate) fn new(first: Seq, config: &CheckedConfig) -> Acks {
         Acks {
             base: first,
-            newest: None,
+            newest: before(first),
             window: config.packet_window,
             words: vec![0; config.packet_window as usize / 32],
             paths: Vec::new(),
@@ -112,6 +113,10 @@ impl Acks {
     }
 
     fn slide(&mut self, to: Seq) {
+        if self.newest.is_before(to) {
+            // However long none is received, since all are refused: it would become one of the future.
+            self.newest = before(to);
+        }
         if to.since(self.base) as usize >= self.words.len() * 64 {
             self.words.fill(0);
             self.base = to;
@@ -135,8 +140,8 @@ impl Acks {
     pub(crate) fn received(&mut self, pn: Seq) {
         let (word, bit) = self.bit(pn);
         self.words[word] |= bit;
-        if self.newest.is_none_or(|n| n.is_before(pn)) {
-            self.newest = Some(pn);
+        if self.newest.is_before(pn) {
+            self.newest = pn;
         }
         // Slide over what is complete, so that acknowledgements stay short.
         loop {
@@ -218,16 +223,13 @@ impl Acks {
         self.due != Time::NEVER
     }
 
-    /// The newest packet received.
-    pub(crate) fn newest(&self) -> Option<Seq> {
+    /// The newest packet received; the last one that the sender has given up if that is later.
+    pub(crate) fn newest(&self) -> Seq {
         self.newest
     }
 
     fn word_count(&self) -> usize {
-        match self.newest {
-            Some(newest) if !newest.is_before(self.base) => (newest.since(self.base) / 64 + 1) as usize,
-            _ => 0,
-        }
+        self.newest.plus(1).since(self.base).div_ceil(64) as usize
     }
 
     /// Bytes that [`write`](Self::write) will take, when given enough room.
@@ -256,8 +258,7 @@ impl Acks {
         let words = self.word_count().min(room / 8);
         room -= 8 * words;
         let paths = self.pending_paths.len().min(room / 6);
-        let newest = self.newest.unwrap_or(Seq(self.base.0.wrapping_sub(1)));
-        let (base, this) = (self.base, &*self);
+        let (base, newest, this) = (self.base, self.newest, &*self);
         let words = (0..words as u32).map(|w| this.unaligned_word(base.plus(64 * w)));
         let paths = self.pending_paths[..paths].iter().map(|&p| {
             let seen = &this.paths[usize::from(p)];
@@ -292,10 +293,15 @@ impl Acks {
     }
 }
 
+fn before(pn: Seq) -> Seq {
+    Seq(pn.0.wrapping_sub(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::wire::{Frame, Frames};
 
     /// Packets arrive, the marked ones with ACK-NOW, and each time what is due at once is sent. Returns after which.
     fn acknowledged(arrivals: &[(u32, bool)]) -> Vec<u32> {
@@ -333,9 +339,30 @@ mod tests {
         let far = base.plus(1 << 31);
         for (pn, span) in [(base.plus(64), 64), (base, 64), (base.plus(MAX_GAP + 1), 0), (far, 5), (far, 0)] {
             assert_eq!(acks.arrival(pn, span), Arrival::Violation, "{pn:?} with a span of {span}");
-            assert_eq!((acks.base, acks.newest), (base, Some(first)));
+            assert_eq!((acks.base, acks.newest), (base, first));
         }
         assert_eq!(acks.arrival(base.plus(63), 63), Arrival::New);
         assert_eq!(acks.arrival(base.plus(MAX_GAP), 0), Arrival::New);
+    }
+
+    /// No packet is received, since in each a message is turned away: what was the newest must not become one of the future.
+    #[test]
+    fn the_newest_packet_is_never_far_behind() {
+        let config = Config::default().check().expect("valid");
+        let now = Time::from_nanos(1);
+        let mut acks = Acks::new(Seq(7), &config);
+        acks.received(Seq(7));
+        let mut pn = Seq(7);
+        for _ in 0..10_000 {
+            pn = pn.plus(MAX_GAP - 100);
+            assert_eq!(acks.arrival(pn, 0), Arrival::New);
+            acks.refused(pn, &[(Seq(1), Refusal::NotReady)]);
+            acks.note(now, pn, 0, now, Ecn::NotEct, false);
+            let mut out = Vec::new();
+            acks.write(now, 1400, Advice::default(), &mut out);
+            let Some(Ok(Frame::Ack(ack))) = Frames::new(&out, false).last() else { panic!("no ACK: {out:?}") };
+            assert_eq!((ack.cumulative, ack.words().count()), (pn, 0));
+            assert_eq!(ack.newest.plus(1), pn, "cumulative - 1");
+        }
     }
 }

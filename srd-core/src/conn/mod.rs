@@ -295,7 +295,7 @@ impl Conn {
 
     /// Whether a packet with number `pn` or a later one has arrived.
     pub(crate) fn has_received_from(&self, pn: Seq) -> bool {
-        self.acks.newest().is_some_and(|n| !n.is_before(pn))
+        !self.acks.newest().is_before(pn)
     }
 
     /// How long the peer has been silent although it owes an answer.
