@@ -218,11 +218,12 @@ impl Controller for Delay {
 
     fn on_share(&mut self, share: Option<f64>) -> bool {
         let (Some(old), Some(new)) = (self.share, share) else { return false };
-        let sooner = !self.startup && new > old * SHARE_GROWTH && self.rate < new * FAR_BELOW;
+        let fast = (new * FAR_BELOW).min(self.max_rate);
+        let sooner = !self.startup && new > old * SHARE_GROWTH && self.rate < fast;
         if sooner {
             // Others have left. What is known of queues may be old when packets are rare: the window stays, so that the
             // next packet comes sooner, finds out, and ends the round.
-            self.rate = new * FAR_BELOW;
+            self.rate = fast;
         }
         sooner
     }
@@ -351,8 +352,8 @@ impl Controller for Delay {
     }
 
     fn begin(&mut self, rate: f64) {
-        self.first_rate = rate;
-        self.window = self.filling(rate).max(self.mtu);
+        self.first_rate = rate.min(self.max_rate);
+        self.window = self.filling(self.first_rate).max(self.mtu);
     }
 
     fn on_timeout(&mut self) {
@@ -433,6 +434,18 @@ mod tests {
         // The next pause may end without such a rate.
         delay.on_restart();
         assert!(delay.rate() > LINK / 16.0, "{}", delay.rate());
+    }
+
+    /// The receiver's link may be the faster one, or it may lie.
+    #[test]
+    fn no_advice_makes_a_sender_faster_than_its_link() {
+        let mut delay = advised(LINK / 256.0);
+        assert!(delay.on_share(Some(LINK * 100.0)));
+        assert_eq!(delay.rate(), LINK);
+        assert!(!delay.on_share(Some(LINK * 1000.0)), "it is as fast as it gets");
+        delay.on_restart();
+        delay.begin(LINK * 100.0);
+        assert!(delay.rate() <= LINK && delay.window() as f64 <= delay.filling(LINK), "{}", delay.window());
     }
 
     #[test]
