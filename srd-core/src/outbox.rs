@@ -350,19 +350,14 @@ impl Outbox {
         }
     }
 
-    /// Fails queued messages that are longer than the peer accepts. Nothing may be in progress.
+    /// Fails messages that are longer than the peer accepts. Nothing may be in progress.
     pub(crate) fn fail_longer_than(&mut self, max: u32, mut f: impl FnMut(Token)) {
-        self.queue.retain(|slot| {
-            let out = &self.slots[slot as usize].out;
-            let fits = out.len <= max;
-            if !fits {
-                self.waiting = self.waiting.saturating_sub(cost(out));
-                self.live -= 1;
-                self.free.push(slot);
+        self.take_back(|out| {
+            let fails = out.len > max;
+            if fails {
                 f(out.token);
-                self.slots[slot as usize].live = false;
             }
-            fits
+            fails
         });
     }
 
@@ -377,10 +372,14 @@ impl Outbox {
     /// Forgets the messages whose tokens `which` picks, wherever they stand: their memory is not read again. The receiver
     /// learns it from the floor. Returns how many it was.
     pub(crate) fn withdraw(&mut self, mut which: impl FnMut(Token) -> bool) -> u32 {
+        self.take_back(|out| which(out.token))
+    }
+
+    fn take_back(&mut self, mut which: impl FnMut(&Outbound) -> bool) -> u32 {
         let before = self.live;
         for slot in 0..self.slots.len() as u32 {
             let message = &self.slots[slot as usize];
-            if !message.live || !which(message.out.token) {
+            if !message.live || !which(&message.out) {
                 continue;
             }
             if message.id.is_some() {
@@ -629,6 +628,24 @@ mod tests {
             done.extend(cuts.iter().filter_map(|c| outbox.acked(&c.piece)));
         }
         assert_eq!((done.len(), outbox.split, outbox.waiting()), (4, 0, 0));
+    }
+
+    #[test]
+    fn longer_messages_than_the_next_connection_takes_fail_wherever_they_wait() {
+        let mut outbox = outbox(&[500, 600, 700, 800]);
+        let first = outbox.cut(ROOM, true, ROOM).expect("the first");
+        let second = outbox.cut(ROOM, true, ROOM).expect("the second");
+        for piece in [first.piece, second.piece] {
+            assert_eq!(outbox.not_ready(piece.message, |_| Time::from_nanos(5)), None);
+        }
+        outbox.start_ids(Seq(7), 64, 8);
+        let mut failed = Vec::new();
+        outbox.fail_longer_than(550, |token| failed.push(token));
+        failed.sort_unstable();
+        assert_eq!(failed, [1, 2, 3].map(Token));
+        outbox.resume(Time::from_nanos(5));
+        assert_eq!(cut_all(&mut outbox).iter().map(|cut| cut.token).collect::<Vec<_>>(), [Token(0)]);
+        assert_eq!((outbox.live(), outbox.waiting()), (1, 0));
     }
 
     #[test]
