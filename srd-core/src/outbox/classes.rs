@@ -13,6 +13,7 @@ pub(super) const LONG_IN_TURN: usize = 4;
 
 /// The class of short messages; those of long ones follow.
 const SHORT: usize = 0;
+
 /// Messages, each known by its slot in the outbox.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
@@ -133,14 +134,16 @@ impl Classes {
         }
     }
 
-    /// Takes a message out, whether it is here or not. `len`: its length.
+    /// Takes a message out, whether it is here or not. One that has begun is among the first, and found at once. `len`: its
+    /// length.
     pub(super) fn remove(&mut self, slot: u32, len: u32) {
-        match class_of(len) {
-            SHORT => self.short.retain(|&other| other != slot),
-            class => {
-                self.long[class - 1].retain(|&other| other != slot);
-                self.note(class);
-            }
+        let class = class_of(len);
+        let queue = if class == SHORT { &mut self.short } else { &mut self.long[class - 1] };
+        if let Some(index) = queue.iter().position(|&other| other == slot) {
+            queue.remove(index);
+        }
+        if class != SHORT {
+            self.note(class);
         }
     }
 
