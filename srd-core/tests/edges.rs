@@ -272,3 +272,26 @@ fn messages_that_are_turned_away_are_not_taken_for_lost() {
         assert_eq!((stats.lost_packets, stats.paths_replaced, stats.mtu_reductions), (0, 0, 0), "{stats:?}");
     }
 }
+
+/// Somebody who has listened says again what the peer has said, when that has gone.
+#[test]
+fn replays_are_no_signs_of_life() {
+    let mut pair = Pair::new(Config::default());
+    let captured = capture(&mut pair, 1);
+    for i in 0..20 {
+        pair.send(0, pattern(i, 2_000));
+        pair.send(1, pattern(i, 2_000));
+        pair.run(Span::from_millis(1));
+    }
+    pair.wire = Box::new(|_, _, _, _| Deliver::Drop);
+    pair.send(0, pattern(20, 100));
+    let start = pair.now;
+    let captured = captured.borrow();
+    assert!([0x10, 0x11].iter().all(|kind| captured.iter().any(|packet| packet[0] == *kind)));
+    while pair.sides[0].completed.len() < 21 {
+        captured.iter().for_each(|packet| inject(&mut pair, 0, packet));
+        pair.run(Span::from_millis(100));
+        assert!(pair.now.since(start) < Span::from_millis(5_300));
+    }
+    assert_eq!(outcomes(&pair)[20], Err(Failure::Unresponsive));
+}
