@@ -232,6 +232,11 @@ impl Acks {
         self.newest.plus(1).since(self.base).div_ceil(64) as usize
     }
 
+    /// Words of the bitmap up to that of this packet; 0 if it is before all of them.
+    fn words_to(&self, pn: Seq) -> usize {
+        if pn.is_before(self.base) { 0 } else { (pn.since(self.base) / 64 + 1) as usize }
+    }
+
     /// Bytes that [`write`](Self::write) will take, when given enough room.
     pub(crate) fn len(&self) -> usize {
         Ack::encoded_len(self.word_count(), self.pending_paths.len())
@@ -243,23 +248,31 @@ impl Acks {
     /// no room for are owed at once.
     pub(crate) fn write(&mut self, now: Time, room: usize, advice: Advice, out: &mut impl Sink) {
         let mut room = room - Ack::encoded_len(0, 0);
-        let (mut packets, mut told) = (0, 0);
+        let (mut packets, mut told, mut words_before) = (0, 0, 0);
         for &(pn, count) in &self.refused_packets {
             let messages = &self.refused[told..][..usize::from(count)];
             let len = Refuse::encoded_len(1, messages.len());
-            if len > room {
+            // What was received before it is told of, too, or it would seem to have overtaken that.
+            words_before = words_before.max(self.words_to(pn));
+            if len + if packets > 0 { 8 * words_before } else { 0 } > room {
                 break;
             }
             Refuse::encode(pn, messages, out);
             room -= len;
             (packets, told) = (packets + 1, told + messages.len());
         }
+        // What is beyond a packet that is yet to be refused has not overtaken it.
+        let untold =
+            self.refused_packets[packets..].iter().map(|(pn, _)| pn.since(self.base)).min().unwrap_or(u32::MAX);
         // [ACK-8]
-        let words = self.word_count().min(room / 8);
+        let words = self.word_count().min(room / 8).min(untold.div_ceil(64) as usize);
         room -= 8 * words;
         let paths = self.pending_paths.len().min(room / 6);
         let (base, newest, this) = (self.base, self.newest, &*self);
-        let words = (0..words as u32).map(|w| this.unaligned_word(base.plus(64 * w)));
+        let words = (0..words as u32).map(|w| {
+            let word = this.unaligned_word(base.plus(64 * w));
+            if untold / 64 == w { word & ((1 << (untold % 64)) - 1) } else { word }
+        });
         let paths = self.pending_paths[..paths].iter().map(|&p| {
             let seen = &this.paths[usize::from(p)];
             // A duplicate may be older than `behind` can say; it gives no RTT anyway.
@@ -363,6 +376,45 @@ mod tests {
             let Some(Ok(Frame::Ack(ack))) = Frames::new(&out, false).last() else { panic!("no ACK: {out:?}") };
             assert_eq!((ack.cumulative, ack.words().count()), (pn, 0));
             assert_eq!(ack.newest.plus(1), pn, "cumulative - 1");
+        }
+    }
+
+    /// What is told late seems to be lost: packets that are told of after it have overtaken it.
+    #[test]
+    fn packets_are_told_of_in_order_whether_received_or_refused() {
+        let config = Config::default().check().expect("valid");
+        let now = Time::from_nanos(1);
+        for refused in 1..10 {
+            let mut acks = Acks::new(Seq(0), &config);
+            for pn in 0..300 {
+                assert_eq!(acks.arrival(Seq(pn), pn as u16), Arrival::New);
+                if pn * 7 % 10 < refused {
+                    acks.refused(Seq(pn), &[(Seq(pn), Refusal::NotReady); 12]);
+                } else {
+                    acks.received(Seq(pn));
+                }
+                acks.note(now, Seq(pn), pn as u8, now, Ecn::NotEct, false);
+            }
+            let mut told = std::collections::BTreeSet::new();
+            while acks.due() <= now {
+                let mut out = Vec::new();
+                acks.write(now, 1400, Advice::default(), &mut out);
+                assert!(out.len() <= 1400);
+                for frame in Frames::new(&out, false) {
+                    match frame.expect("well-formed") {
+                        Frame::Refuse(refuse) => _ = told.insert(refuse.pn.0),
+                        Frame::Ack(ack) => {
+                            told.extend(0..ack.cumulative.0);
+                            let bits = ack.words().enumerate().flat_map(|(i, w)| (0..64).map(move |b| (i, w, b)));
+                            let set = bits.filter(|(_, word, bit)| word >> bit & 1 == 1);
+                            told.extend(set.map(|(i, _, bit)| ack.cumulative.0 + 64 * i as u32 + bit));
+                        }
+                        _ => panic!("neither"),
+                    }
+                }
+                assert!(told.iter().copied().eq(0..told.len() as u32), "{refused} of 10 are refused: {told:?}");
+            }
+            assert_eq!(told.len(), 300);
         }
     }
 }

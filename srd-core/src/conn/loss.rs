@@ -26,7 +26,7 @@ const GIVEN_UP: u32 = 8;
 /// acknowledgement shows that they were not.
 const LOST_MEMORY: u64 = 4;
 
-/// What one acknowledgement newly covers.
+/// What the acknowledgements of one packet newly cover.
 #[derive(Debug, Default)]
 pub(super) struct Covered {
     /// When it arrived.
@@ -76,6 +76,7 @@ impl Conn {
         cx: &mut Cx<'_>,
         ack: &Ack<'_>,
         at: Time,
+        first: bool,
         outbox: &mut Outbox,
         upper: &mut U,
     ) -> Result<(), Fault> {
@@ -84,12 +85,11 @@ impl Conn {
         if next.is_before(ack.cumulative) || !ack.newest.is_before(next) {
             return Err(Fault::Violation);
         }
-        self.settle(cx, outbox);
+        let mut covered = self.begin_cover(cx, at, first, outbox);
         (self.share, self.start) = (ack.advice.share.rate(), ack.advice.start.rate());
         if self.cc.on_share(self.share) {
             self.repace(cx);
         }
-        let mut covered = Covered { at, oldest: Time::NEVER, ..Covered::default() };
         for entry in ack.paths() {
             if usize::from(entry.path) >= self.paths.len() {
                 continue;
@@ -136,6 +136,18 @@ impl Conn {
         Ok(())
     }
 
+    /// What a frame covers adds to what others of its packet did, if it is not the `first` that acknowledges: they name
+    /// packets in any order, and conclusions between two of them would take for lost what the next one names.
+    fn begin_cover(&mut self, cx: &mut Cx<'_>, at: Time, first: bool, outbox: &mut Outbox) -> Covered {
+        if first {
+            self.settle(cx, outbox);
+        } else {
+            // Not to be walked over by each of them.
+            self.sent.forget_acked();
+        }
+        self.unsettled.take().unwrap_or(Covered { at, oldest: Time::NEVER, ..Covered::default() })
+    }
+
     /// The peer held a packet that was sent at `sent` for longer than it can say: all of the time but the network's part was
     /// the hosts'. A peer that is always late must be known to be, or it is asked again and again, which makes it later.
     /// One stall is no habit, however many packets it held up: it counts once, and not for more than several times of what
@@ -153,6 +165,8 @@ impl Conn {
         &mut self,
         cx: &mut Cx<'_>,
         refuse: &Refuse<'_>,
+        at: Time,
+        first: bool,
         outbox: &mut Outbox,
         upper: &mut U,
     ) -> Result<(), Fault> {
@@ -160,7 +174,7 @@ impl Conn {
         if !refuse.pn.is_before(self.sent.next()) {
             return Err(Fault::Violation);
         }
-        self.settle(cx, outbox);
+        let mut covered = self.begin_cover(cx, at, first, outbox);
         for (message, refusal) in refuse.entries() {
             // A refusal of an earlier packet may have settled the message already.
             let failed = match refusal {
@@ -183,7 +197,6 @@ impl Conn {
                 upper.completed(token, Err(failure));
             }
         }
-        let mut covered = Covered { at: cx.now, oldest: Time::NEVER, ..Covered::default() };
         self.cover(cx, refuse.pn, &mut covered, outbox, upper);
         self.unsettled = Some(covered);
         Ok(())

@@ -428,6 +428,7 @@ impl Conn {
         upper: &mut U,
         refused: &mut Vec<(Seq, Refusal)>,
     ) -> Result<(), Fault> {
+        let mut first = true;
         for frame in frames {
             // [W-11]
             match frame? {
@@ -451,8 +452,10 @@ impl Conn {
                     }
                 }
                 Frame::Ping => {}
-                Frame::Ack(ack) => self.handle_ack(cx, &ack, meta.at, outbox, upper)?,
-                Frame::Refuse(refuse) => self.handle_refuse(cx, &refuse, outbox, upper)?,
+                Frame::Ack(ack) => self.handle_ack(cx, &ack, meta.at, std::mem::take(&mut first), outbox, upper)?,
+                Frame::Refuse(refuse) => {
+                    self.handle_refuse(cx, &refuse, meta.at, std::mem::take(&mut first), outbox, upper)?
+                }
             }
         }
         Ok(())
