@@ -404,6 +404,10 @@ impl Endpoint {
                     if closing.shutdown || closing.conn.has_received_from(header.pn) {
                         return;
                     }
+                    if closing.conn.must_have_checksum(header.flags) {
+                        cx.stats.rx_bad_checksum += 1;
+                        return;
+                    }
                     peer.reopen(now);
                 }
                 if let State::Open { conn, .. } = &mut peer.state {

@@ -295,3 +295,32 @@ fn replays_are_no_signs_of_life() {
     }
     assert_eq!(outcomes(&pair)[20], Err(Failure::Unresponsive));
 }
+
+/// Its flags are damaged, so that it seems to need no checksum.
+#[test]
+fn a_damaged_packet_takes_no_good_bye_back() {
+    let idle_timeout = Span::from_millis(500);
+    let mut pair = connected(Config { checksum: Checksum::Crc32c, idle_timeout, ..Config::default() });
+    let captured = capture(&mut pair, 1);
+    pair.send(1, pattern(1, 100));
+    pair.run(Span::from_millis(1));
+    let mut damaged = captured.borrow().iter().find(|b| b[0] == 0x10).expect("a tracked packet").clone();
+    let sent: Rc<RefCell<Vec<u8>>> = Rc::default();
+    let kinds = Rc::clone(&sent);
+    pair.wire = Box::new(move |from, _, _, bytes| {
+        if from == 0 {
+            kinds.borrow_mut().push(bytes[0]);
+        }
+        Deliver::Drop
+    });
+    pair.run(Span::from_millis(700));
+    assert_eq!(sent.borrow().last(), Some(&0x16), "a CLOSE");
+    sent.borrow_mut().clear();
+    damaged[1] = 0;
+    let next = u32::from_be_bytes(*damaged[12..].first_chunk().unwrap()).wrapping_add(10);
+    damaged[12..16].copy_from_slice(&next.to_be_bytes());
+    inject(&mut pair, 0, &damaged);
+    assert_eq!(pair.sides[0].endpoint.stats().rx_bad_checksum, 1);
+    pair.run(Span::from_millis(300));
+    assert!(!sent.borrow().is_empty() && sent.borrow().iter().all(|&kind| kind == 0x16), "{:x?}", sent.borrow());
+}

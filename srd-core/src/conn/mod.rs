@@ -415,7 +415,7 @@ impl Conn {
 
     /// A packet without a checksum on a connection that agreed on them is a packet whose flags were corrupted.
     // [W-8]
-    fn must_have_checksum(&self, packet_flags: u8) -> bool {
+    pub(crate) fn must_have_checksum(&self, packet_flags: u8) -> bool {
         self.checksum && packet_flags & flags::CHECKSUM == 0
     }
 
