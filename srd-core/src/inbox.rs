@@ -247,8 +247,6 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
     use crate::mailbox::Mailbox;
 
@@ -331,21 +329,33 @@ mod tests {
         assert!(inbox.refusals.is_empty());
     }
 
-    /// As a sender would that wants us to be busy.
+    /// The states of ids are those of others that far behind: nothing of what the floor passes may be left, however it leaps.
     #[test]
-    fn a_floor_that_leaps_over_the_window_costs_far_less_than_one_that_passes_each_id() {
-        const WINDOW: u32 = 32_768;
-        let (mut inbox, mut upper) = (Inbox::new(FIRST, WINDOW, 1000, 3), Mailbox::new(0));
-        let mut time = |step: u32| {
-            let last = inbox.floor.plus(WINDOW - 1);
-            assert_eq!(inbox.take(PeerId(0), last, 1001, 0, &[], &[7; 1001], &mut upper), TOO_LONG);
-            let start = Instant::now();
-            (0..WINDOW / step).for_each(|_| assert!(inbox.advance(inbox.floor.plus(step), &mut upper)));
-            start.elapsed()
-        };
-        // The first of each may have to find its memory, and any may be interrupted.
-        let least = |step| (0..8).map(|_| time(step)).min().expect("some");
-        let [leap, steps] = [WINDOW, 1].map(least);
-        assert!(leap * 8 < steps, "{leap:?} and {steps:?}");
+    fn a_floor_that_leaps_settles_all_that_it_passes() {
+        const WINDOW: u32 = 4096;
+        for steps in [&[1][..], &[WINDOW], &[64], &[63, 65, 1], &[1000, 7]] {
+            let (mut inbox, mut upper) = (Inbox::new(FIRST, WINDOW, 1000, 3), Mailbox::new(1 << 20));
+            for round in 0..6 {
+                for (n, offset) in [WINDOW - 1, 0, 63, 64, 65, 700, 701, 1023].into_iter().enumerate() {
+                    let id = inbox.floor.plus(offset);
+                    let taken = match (n + round) % 3 {
+                        0 => (10, 10, Taken::New(Some(10))),
+                        1 => (128, 64, Taken::New(None)),
+                        _ => (1001, 1001, TOO_LONG),
+                    };
+                    let (total, len, expected) = taken;
+                    let taken = inbox.take(PeerId(0), id, total, 0, &[], &[7; 1001][..len], &mut upper);
+                    assert_eq!(taken, expected, "round {round}, id {offset}, by {steps:?}");
+                }
+                let end = inbox.floor.plus(WINDOW);
+                let mut steps = steps.iter().cycle();
+                while inbox.floor != end {
+                    let step = *steps.next().expect("endless").min(&end.since(inbox.floor));
+                    assert!(inbox.advance(inbox.floor.plus(step), &mut upper));
+                }
+                let half_done = inbox.partials.iter().flatten().count();
+                assert_eq!((half_done, inbox.refusals.len()), (0, 0), "round {round}, by {steps:?}");
+            }
+        }
     }
 }

@@ -277,7 +277,8 @@ impl Victim {
 
     fn send(&mut self, len: u32, rnr: RnrRetry) {
         let token = self.mailbox.post(&[1, 2, 3], vec![1; len as usize].into());
-        match self.endpoint.send(self.now, self.peer, Outbound { token, header_len: 3, len, rnr }) {
+        match self.endpoint.send(self.now, self.peer, Outbound { token, flow: token.0 as u8, header_len: 3, len, rnr })
+        {
             Ok(()) => assert!(self.live.insert(token)),
             Err(_) => self.mailbox.unpost(token),
         }
