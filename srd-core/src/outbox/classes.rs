@@ -86,7 +86,7 @@ impl Classes {
     }
 
     /// The message at this place had `len` bytes sent, and is `done` or goes on. Says whether its turn is over.
-    #[inline]
+    #[inline(always)]
     pub(super) fn served(&mut self, place: Place, len: u32, done: bool) -> bool {
         if place.class != self.serving {
             self.serving = place.class;

@@ -78,7 +78,7 @@ impl Queue {
     }
 
     /// The message at this place, of this flow, had `len` bytes sent, and is `done` or goes on.
-    #[inline]
+    #[inline(always)]
     pub(super) fn served(&mut self, place: Place, flow: u8, len: u32, done: bool) {
         let lane = lane_of(flow);
         if lane != self.lane {
