@@ -1,10 +1,10 @@
 //! Secrets: numbers that nobody can guess, and stateless cookies, which prove that a peer receives at the address that it
 //! sends from, at no cost to us before it is given.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
-use siphasher::sip::SipHasher24;
+use siphasher::sip::{SipHasher13, SipHasher24};
 
 use crate::time::{Span, Time};
 
@@ -26,6 +26,26 @@ impl Secrets {
         let mut hasher = SipHasher24::new_with_keys(self.key[0], self.key[1]);
         self.drawn.hash(&mut hasher);
         hasher.finish()
+    }
+}
+
+/// For tables by address: strangers who do not know the key cannot choose addresses that meet in one place.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyedHash {
+    key: [u64; 2],
+}
+
+impl KeyedHash {
+    pub(crate) fn new(key: [u64; 2]) -> KeyedHash {
+        KeyedHash { key }
+    }
+}
+
+impl BuildHasher for KeyedHash {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.key[0], self.key[1])
     }
 }
 

@@ -5,17 +5,16 @@
 
 mod handshake;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use rustc_hash::FxHashMap;
 
 use crate::batch::TxBatch;
 use crate::config::{CheckedConfig, MIN_DATAGRAM};
 use crate::conn::Cx;
-use crate::cookie::{Cookies, Secrets};
+use crate::cookie::{Cookies, KeyedHash, Secrets};
 use crate::driver::{RxMeta, SourcePort};
 use crate::inbound::Inbound;
 use crate::line::Line;
@@ -124,7 +123,7 @@ pub struct Endpoint {
     local: SocketAddr,
     incarnation: u64,
     peers: Vec<Peer>,
-    by_addr: FxHashMap<SocketAddr, usize>,
+    by_addr: HashMap<SocketAddr, usize, KeyedHash>,
     /// Peers that came by themselves, whose first hop nobody has measured.
     new_peers: VecDeque<PeerId>,
     /// Where the search for a peer to forget goes on.
@@ -133,6 +132,8 @@ pub struct Endpoint {
     ready: OnceQueue,
     /// Peers that send to us, and some that did.
     senders: OnceQueue,
+    /// Peers that have had advice on the rate with which to begin, and some that are gone.
+    met: OnceQueue,
     timers: Timers,
     events: VecDeque<Event>,
     replies: Replies,
@@ -166,9 +167,11 @@ impl Endpoint {
         let mut secrets = Secrets::new([word(0), word(1)]);
         // The other way round, what the generator lets slip would tell the keys.
         let path_rng = Xoshiro256PlusPlus::seed_from_u64(secrets.draw());
+        // [HS-3, SEC-5]
+        let incarnation = secrets.draw();
+        let table_key = [secrets.draw(), secrets.draw()];
         Endpoint {
-            // [HS-3, SEC-5]
-            incarnation: secrets.draw(),
+            incarnation,
             cookies: Cookies::new([word(2), word(3)]),
             path_rng,
             secrets,
@@ -179,9 +182,10 @@ impl Endpoint {
             config,
             local,
             peers: Vec::new(),
-            by_addr: FxHashMap::default(),
+            by_addr: HashMap::with_hasher(KeyedHash::new(table_key)),
             ready: OnceQueue::default(),
             senders: OnceQueue::default(),
+            met: OnceQueue::default(),
             timers: Timers::default(),
             events: VecDeque::new(),
             replies: Replies::new(now),
@@ -411,9 +415,14 @@ impl Endpoint {
                     peer.reopen(now);
                 }
                 if let State::Open { conn, .. } = &mut peer.state {
+                    let is_new = !conn.has_met();
                     conn.handle_tracked(&mut cx, &header, frames, meta, &mut peer.outbox, upper);
-                    if conn.sends(cx.inbound) {
+                    let (sends, met) = (conn.sends(cx.inbound), is_new && conn.has_met());
+                    if sends {
                         self.senders.push(index);
+                    }
+                    if met {
+                        self.met.push(index);
                     }
                 }
                 self.make_ready(index);
@@ -531,11 +540,14 @@ impl Endpoint {
     // [CC-7]
     #[cold]
     fn tell_starts(&mut self, now: Time) {
-        for slot in 0..self.peers.len() {
+        // Not all of the table: who opens and closes a few connections over and over would have us walk over it each time.
+        for _ in 0..self.met.len() {
+            let Some(slot) = self.met.pop() else { return };
             let (cx, peer) = split(self, now, slot);
             if let State::Open { conn, .. } = &mut peer.state
                 && conn.tell_start(&cx)
             {
+                self.met.push(slot);
                 self.make_ready(slot);
             }
         }

@@ -256,11 +256,18 @@ impl<M: HostMemory> Card<M> {
         };
         self.queued.retain(|&out| stays(out));
         self.vain_offers = 0;
-        for qp in self.qps.iter_mut().flatten() {
-            qp.parked.retain(|&out| stays(out as usize));
+        // Strangers come and go as they like: where there is no handle, nothing else of ours is looked through.
+        let handled = self.peers.get(Some(peer)).is_some_and(|entry| !entry.handles.is_empty());
+        if handled {
+            for qp in self.qps.iter_mut().flatten() {
+                qp.parked.retain(|&out| stays(out as usize));
+            }
         }
         for out in waiting {
             self.settle(Token(out as u64), Err(failure));
+        }
+        if !handled {
+            return;
         }
         let owed: Vec<u32> = self
             .reads

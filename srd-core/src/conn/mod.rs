@@ -476,6 +476,11 @@ impl Conn {
         sends
     }
 
+    /// Whether the peer has had advice on the rate with which to begin.
+    pub(crate) fn has_met(&self) -> bool {
+        self.met
+    }
+
     /// Tells the peer with what rate to begin, if it has had that advice before; says whether it has. Who sends just now will
     /// hear of it with its packets, if there are more.
     pub(crate) fn tell_start(&mut self, cx: &Cx<'_>) -> bool {
