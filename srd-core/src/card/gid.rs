@@ -86,6 +86,12 @@ impl Unit {
         self.bits.into()
     }
 
+    /// Which flow the messages of a queue pair of this unit are: without the bits that all of its queue pairs have in common,
+    /// or these would share few turns.
+    pub(super) fn flow_of(self, qpn: u16) -> u8 {
+        (qpn >> self.bits) as u8
+    }
+
     /// What it tells its peers of itself.
     pub(super) fn tag(self) -> u8 {
         self.bits << 4 | self.index
@@ -215,6 +221,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn queue_pairs_of_a_unit_are_different_flows() {
+        for units in [1, 2, 16] {
+            for index in 0..units {
+                let unit = Unit::new(index, units).unwrap();
+                // As they are numbered: the slot, and below it the unit.
+                let flows: std::collections::BTreeSet<u8> =
+                    (0..32).map(|slot| unit.flow_of(slot * units + index) % 32).collect();
+                assert_eq!(flows.len(), 32, "unit {index} of {units}");
+            }
+        }
+    }
 
     #[test]
     fn addresses_come_back() {

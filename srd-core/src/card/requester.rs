@@ -250,7 +250,8 @@ impl<M: HostMemory> Card<M> {
             self.completed(token, Err(Failure::PeerClosed));
             return;
         }
-        let message = Outbound { token, flow: request.qpn as u8, header_len: header.len(), len: *len, rnr: *rnr };
+        let message =
+            Outbound { token, flow: self.unit.flow_of(request.qpn), header_len: header.len(), len: *len, rnr: *rnr };
         match endpoint.send(self.now, peer, message) {
             Ok(()) => {}
             Err(SendError::QueueFull { .. }) => {

@@ -6,7 +6,7 @@
 use super::classes::{Classes, Place};
 
 /// As many as a word has bits.
-pub(super) const LANES: usize = 32;
+const LANES: usize = 32;
 
 /// Messages of all flows.
 // Messages come by the million, mostly of one flow for a while: those of the lane that is served are found without a look at
