@@ -13,6 +13,7 @@ mod company;
 mod config;
 mod cores;
 pub mod counters;
+pub mod deaf;
 pub mod faults;
 mod gone;
 pub mod limit;

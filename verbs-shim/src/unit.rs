@@ -17,6 +17,7 @@ use crate::cancel::NoCancel;
 use crate::common::Common;
 use crate::company::Company;
 use crate::config::{NicConfig, OpenError};
+use crate::deaf;
 use crate::gone::Gone;
 use crate::lock::{self, MappedMutexGuard, Mutex, MutexGuard};
 use crate::memory::HostMem;
@@ -308,18 +309,11 @@ impl Pu {
 
 pub(crate) fn spawn(pu: &Arc<Pu>, readiness: Vec<OwnedFd>) -> std::io::Result<JoinHandle<()>> {
     let pu = pu.clone();
-    // Signals are the program's: the thread inherits a mask that blocks them all.
-    let before = nix::sys::signal::SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_SETMASK);
     let name = match pu.unit.index() {
         0 => format!("srd-{}", pu.name),
         index => format!("srd-{}.{index}", pu.name),
     };
-    let thread = std::thread::Builder::new().name(name).spawn(move || thread::run(&pu, readiness));
-    if let Ok(before) = before {
-        // It was in force before, so it can be set.
-        let _ = before.thread_set_mask();
-    }
-    thread
+    deaf::spawn(name, move || thread::run(&pu, readiness))
 }
 
 /// One turn of the run loop.

@@ -35,12 +35,13 @@ impl Channel {
 
     /// An event for a completion queue.
     pub(crate) fn push(&self, cq: &Cq) {
-        self.events.push(cq);
+        // As the kernel's driver has it, for programs that read the descriptor themselves.
+        self.events.push(cq, cq.public().expose_provenance() as u64);
     }
 
-    /// Drops what nobody has taken of a completion queue.
-    pub(crate) fn purge(&self, cq: &Cq) {
-        self.events.purge(|&other| std::ptr::eq(other, cq));
+    /// Drops what nobody has taken of a completion queue, and says how much that was.
+    pub(crate) fn purge(&self, cq: &Cq) -> u32 {
+        self.events.purge(|&other| std::ptr::eq(other, cq))
     }
 }
 
@@ -90,7 +91,6 @@ export!(
             }
             Ok(channel.events.take(|taken| {
                 let taken = unsafe { &*taken };
-                taken.event_taken();
                 unsafe {
                     *cq = taken.public().cast();
                     *cq_context = (*taken.public()).cq_context;

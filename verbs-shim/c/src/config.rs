@@ -22,6 +22,11 @@ pub(crate) fn start_log() -> Result<(), String> {
     options()?.start_log().map_err(|e| e.to_string())
 }
 
+/// Whether programs may use the queues in memory themselves.
+pub(crate) fn rings() -> bool {
+    options().is_ok_and(|options| options.rings)
+}
+
 /// A directory of this user's in memory.
 pub(crate) fn runtime_dir() -> Result<PathBuf, String> {
     options()?.runtime_dir().map_err(|e| e.to_string())

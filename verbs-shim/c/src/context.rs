@@ -156,7 +156,7 @@ impl NicSink for Outlet {
                 if let Some(&cq) = self.0.cqs.lock().get(&id.0) {
                     let cq = unsafe { &*cq };
                     if let Ok(files) = cq.context.files() {
-                        files.events.push(Overrun::of(cq));
+                        files.events.push(Overrun::of(cq), 0);
                     }
                 }
             }

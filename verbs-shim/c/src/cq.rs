@@ -36,8 +36,8 @@ pub(crate) struct Cq {
     entries: UnsafeCell<[Completion; BATCH]>,
     /// Whether the first of the entries is what a poll session looks at: its room is free when the session leaves it.
     is_current: Cell<bool>,
-    /// Events that programs have taken, to compare with those that they acknowledged.
-    events_taken: AtomicU32,
+    /// Events that programs were sent or have taken, to compare with those that they acknowledged.
+    events_sent: AtomicU32,
     async_events_taken: AtomicU32,
 }
 
@@ -168,12 +168,9 @@ impl Cq {
     /// An armed queue got an entry.
     pub(crate) fn notify(&self) {
         if let Some(channel) = self.channel {
+            self.events_sent.fetch_add(1, Ordering::Relaxed);
             channel.push(self);
         }
-    }
-
-    pub(crate) fn event_taken(&self) {
-        self.events_taken.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn async_event_taken(&self) {
@@ -200,12 +197,22 @@ impl Cq {
         }
     }
 
+    /// Whether it tells the addresses of senders.
+    pub(crate) fn tells_sgid(&self) -> bool {
+        unsafe { (*self.efadv.get()).wc_read_sgid.is_some() }
+    }
+
+    /// Whether programs hear of its entries by a channel.
+    pub(crate) fn has_channel(&self) -> bool {
+        self.channel.is_some()
+    }
+
     /// Waits until the program has acknowledged all events that it took.
     fn wait_for_acks(&self) {
         let public = self.public();
         unsafe {
             libc::pthread_mutex_lock(&raw mut (*public).mutex);
-            while (*public).comp_events_completed != self.events_taken.load(Ordering::Relaxed)
+            while (*public).comp_events_completed != self.events_sent.load(Ordering::Relaxed)
                 || (*public).async_events_completed != self.async_events_taken.load(Ordering::Relaxed)
             {
                 libc::pthread_cond_wait(&raw mut (*public).cond, &raw mut (*public).mutex);
@@ -259,7 +266,7 @@ pub(crate) unsafe fn create(context: &'static Context, init: &CqInit) -> Result<
         poller: AtomicUsize::new(0),
         entries: UnsafeCell::new([Completion::EMPTY; BATCH]),
         is_current: Cell::new(false),
-        events_taken: AtomicU32::new(0),
+        events_sent: AtomicU32::new(0),
         async_events_taken: AtomicU32::new(0),
     }));
     card.sink.add_cq(id, unsafe { &*cq });
@@ -299,12 +306,13 @@ export!(
             let this = unsafe { Cq::of(cq)? };
             if !this.context.is_dead() {
                 let card = this.context.card()?;
-                card.nic.destroy_cq(this.id)?;
+                card.rings.without_cq(this.id, || card.nic.destroy_cq(this.id))?;
                 card.sink.remove_cq(this.id, this);
                 this.context.objects.remove(Kind::Cq, cq);
                 this.context.files()?.events.purge(|event| event.is_of(this));
                 if let Some(channel) = this.channel {
-                    channel.purge(this);
+                    let unseen = channel.purge(this);
+                    this.events_sent.fetch_sub(unseen, Ordering::Relaxed);
                     channel.count(-1);
                 }
                 if let Some(domain) = this.domain {
@@ -322,7 +330,7 @@ export!(
 pub(crate) fn abandon(cq: &Cq) {
     if let Ok(card) = cq.context.card() {
         // Its queue pairs went before it.
-        let _ = card.nic.destroy_cq(cq.id);
+        let _ = card.rings.without_cq(cq.id, || card.nic.destroy_cq(cq.id));
         card.sink.remove_cq(cq.id, cq);
     }
 }
@@ -400,11 +408,11 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         if solicited_only != 0 {
             return Err(EOPNOTSUPP);
         }
-        let nic = cq.context.nic()?;
-        if cq.channel.is_none() {
-            // Hardware is armed all the same, and nobody hears of it.
+        let card = cq.context.card()?;
+        // Without a channel hardware is armed all the same, and nobody hears of it.
+        if cq.channel.is_none() || card.rings.arm(cq.id) {
             return Ok(());
         }
-        Ok(nic.arm_cq(cq.id)?)
+        Ok(card.nic.arm_cq(cq.id)?)
     })
 }

@@ -15,6 +15,7 @@ use crate::abi::{arg, export, pointer, quiet};
 use crate::bindings::{IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device};
 use crate::context::{Outlet, Sink};
 use crate::errno::{EINVAL, ENOMEM, Errno};
+use crate::rings::Rings;
 use crate::{config, fork, log, sysfs};
 
 /// A device. It lives as long as the process, because programs keep pointers to it beyond the list that they got.
@@ -35,10 +36,11 @@ struct Shared {
     port: u16,
 }
 
-/// An open card and who gets its events.
+/// An open card, who gets its events, and what of it programs use without calling anybody.
 #[derive(Clone)]
 pub(crate) struct Card {
     pub(crate) nic: Arc<Nic>,
+    pub(crate) rings: Arc<Rings>,
     pub(crate) sink: Arc<Sink>,
 }
 
@@ -125,7 +127,8 @@ impl Device {
             })?;
             sysfs::tell_gid(self.name(), nic.gid());
             shared.port = nic.gid().addr().map_or(shared.port, |addr| addr.port());
-            shared.open = Some(Card { nic: Arc::new(nic), sink });
+            let nic = Arc::new(nic);
+            shared.open = Some(Card { rings: Arc::new(Rings::new(nic.clone())), nic, sink });
         }
         shared.contexts += 1;
         Ok(shared.open.clone().expect("it was opened above"))
@@ -140,10 +143,13 @@ impl Device {
     pub(crate) fn release(&self, card: Card) {
         let mut shared = self.card.lock();
         shared.contexts -= 1;
-        drop(card);
         if shared.contexts == 0 {
+            card.rings.stop();
             shared.open = None;
         }
+        // Before anybody can open it again.
+        drop(card);
+        drop(shared);
     }
 }
 

@@ -2,24 +2,27 @@
 
 use std::ffi::c_int;
 use std::mem::offset_of;
+use std::ptr::null_mut;
 
-use verbs_shim::QpType;
 use verbs_shim::card::profile::{SHORT_INLINE, caps};
+use verbs_shim::{Profile, QpType};
 
 use crate::abi::{code, export, fetch, fill, negative, out, pointer};
 use crate::ah::Ah;
 use crate::bindings::{
     EFADV_QP_DRIVER_TYPE_SRD, EFADV_QP_FLAGS_INLINE_WRITE, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV,
     EFADV_SQ_DEPTH_ATTR_INLINE_WRITE, EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID,
-    EFADV_WR_EX_WITH_PROCESSING_HINTS, IBV_QPT_DRIVER, efadv_ah_attr, efadv_cq, efadv_cq_init_attr, efadv_device_attr,
-    efadv_mr_attr, efadv_qp, efadv_qp_init_attr, efadv_rq_depth_attr, efadv_sq_depth_attr, ibv_ah, ibv_context,
-    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    EFADV_WQ_CAPS_64_BIT_REQ_ID, EFADV_WR_EX_WITH_PROCESSING_HINTS, IBV_QPT_DRIVER, efadv_ah_attr, efadv_cq,
+    efadv_cq_attr, efadv_cq_init_attr, efadv_device_attr, efadv_mr_attr, efadv_qp, efadv_qp_init_attr,
+    efadv_rq_depth_attr, efadv_sq_depth_attr, efadv_wq_attr, ibv_ah, ibv_context, ibv_cq, ibv_cq_ex,
+    ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{EINVAL, EOPNOTSUPP, Errno};
 use crate::qp::{self, EfaInit, Qp};
-use crate::{cq_ex, pd_mr};
+use crate::rings::WqPlace;
+use crate::{config, cq_ex, pd_mr};
 
 /// What the caller must know of a structure at least: the field and what precedes it.
 macro_rules! up_to {
@@ -223,3 +226,76 @@ export!(
         }) as c_int
     }
 );
+
+export!(
+    "EFA_1.4",
+    fn efadv_query_cq(cq: *mut ibv_cq, attr: *mut efadv_cq_attr, inlen: u32) -> c_int {
+        code(|| {
+            let cq = unsafe { Cq::of(cq)? };
+            let card = cq.context.card()?;
+            if attr.is_null() || (inlen as usize) < up_to!(efadv_cq_attr, num_entries) {
+                return Err(EINVAL);
+            }
+            offers_rings(card.nic.profile())?;
+            // Lengths of writes need the room.
+            let is_wide = cq.tells_sgid() || card.nic.profile().has(caps::RDMA_WRITE);
+            let place = card.rings.of_cq(cq, card.nic.cq_depth(cq.id), is_wide)?;
+            let known = efadv_cq_attr {
+                comp_mask: 0,
+                buffer: place.buffer,
+                entry_size: place.entry_size,
+                num_entries: place.num_entries,
+                doorbell: if cq.has_channel() { place.doorbell } else { null_mut() },
+            };
+            unsafe { fill(attr, inlen as usize, &known) };
+            Ok(())
+        })
+    }
+);
+
+export!(
+    "EFA_1.4",
+    fn efadv_query_qp_wqs(
+        qp: *mut ibv_qp,
+        sq_attr: *mut efadv_wq_attr,
+        rq_attr: *mut efadv_wq_attr,
+        inlen: u32,
+    ) -> c_int {
+        code(|| {
+            let qp = unsafe { Qp::of(qp)? };
+            let card = qp.context.card()?;
+            if sq_attr.is_null() || rq_attr.is_null() || (inlen as usize) < up_to!(efadv_wq_attr, max_batch) {
+                return Err(EINVAL);
+            }
+            offers_rings(card.nic.profile())?;
+            let known = |place: WqPlace, caps| efadv_wq_attr {
+                comp_mask: 0,
+                buffer: place.buffer,
+                entry_size: place.entry_size,
+                num_entries: place.num_entries,
+                doorbell: place.doorbell,
+                // There is no memory of a device that could be full.
+                max_batch: place.num_entries,
+                caps,
+                reserved: [0; 2],
+            };
+            let (sends, receives) = card.rings.of_qp(qp)?;
+            let long_ids = card.nic.profile().part_id >= LONG_IDS;
+            unsafe {
+                fill(sq_attr, inlen as usize, &known(sends, if long_ids { EFADV_WQ_CAPS_64_BIT_REQ_ID } else { 0 }));
+                fill(rq_attr, inlen as usize, &known(receives, 0));
+            }
+            Ok(())
+        })
+    }
+);
+
+/// Generations from this one on have ids of 64 bits in their send queues.
+const LONG_IDS: u32 = 0xefa4;
+/// Generations up to this one have several queues behind a completion queue, so that programs cannot use them themselves.
+const SUB_CQS: u32 = 0xefa0;
+
+/// Whether programs may use queues in memory.
+fn offers_rings(profile: &Profile) -> Result<(), Errno> {
+    if config::rings() && profile.part_id > SUB_CQS { Ok(()) } else { Err(EOPNOTSUPP) }
+}

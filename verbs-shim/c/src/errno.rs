@@ -10,6 +10,7 @@ use verbs_shim::{CardError, OpenError};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Errno(pub(crate) c_int);
 
+pub(crate) const EAGAIN: Errno = Errno(libc::EAGAIN);
 pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
 pub(crate) const EFAULT: Errno = Errno(libc::EFAULT);
 pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);

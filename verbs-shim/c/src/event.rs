@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::ptr::null_mut;
 
 use verbs_shim::cancel::NoCancel;
 use verbs_shim::lock::Mutex;
@@ -14,6 +15,9 @@ use crate::errno::Errno;
 /// A queue of events with a file descriptor that is readable exactly while the queue is not empty, and becomes so anew with
 /// each event, for those who wait for edges (epoll(7)).
 ///
+/// Each event can be read from the descriptor as 8 bytes, its word, as from the kernel's (`ib_uverbs_comp_event_desc`):
+/// libfabric does so where it uses rings. What a program has read itself counts as taken.
+///
 /// Who takes an event waits for as long as the flags of the descriptor say, which belong to the program: `O_NONBLOCK` or not.
 /// It is a socket, because there one can wait without taking anything, and the system resumes that after a signal if the
 /// program wants it to (`SA_RESTART`, signal(7)).
@@ -22,16 +26,27 @@ pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
     /// What is written here can be read there.
     far: OwnedFd,
-    events: Mutex<VecDeque<T>>,
+    events: Mutex<Events<T>>,
 }
 
+#[derive(Debug)]
+struct Events<T> {
+    /// With their words.
+    queue: VecDeque<(T, u64)>,
+    /// The first ones, whose words can be read from the descriptor, unless the program has done so. There is room for some
+    /// hundreds.
+    told: usize,
+}
+
+const WORD: usize = size_of::<u64>();
 const SILENT: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 impl<T> EventQueue<T> {
     /// An empty queue.
     pub(crate) fn new() -> Result<EventQueue<T>, Errno> {
         let (near, far) = UnixStream::pair().map_err(|error| error.raw_os_error().map_or(crate::errno::EIO, Errno))?;
-        Ok(EventQueue { fd: near.into(), far: far.into(), events: Mutex::new(VecDeque::new()) })
+        let events = Mutex::new(Events { queue: VecDeque::new(), told: 0 });
+        Ok(EventQueue { fd: near.into(), far: far.into(), events })
     }
 
     /// The file descriptor.
@@ -39,23 +54,24 @@ impl<T> EventQueue<T> {
         self.fd.as_raw_fd()
     }
 
-    /// Adds an event.
-    pub(crate) fn push(&self, event: T) {
+    /// Adds an event, and the word that can be read of it.
+    pub(crate) fn push(&self, event: T, word: u64) {
         let mut events = self.events.lock();
-        events.push_back(event);
-        let _whole = NoCancel::begin();
-        // It fails when so many events wait that the socket is full, and then it is readable.
-        // SAFETY: one byte, valid for the call.
-        unsafe { libc::send(self.far.as_raw_fd(), [0u8].as_ptr().cast(), 1, SILENT) };
+        self.settle(&mut events);
+        events.queue.push_back((event, word));
+        self.tell(&mut events);
     }
 
     /// Takes the next event and gives it to `taken` before anyone else can look at the queue.
     pub(crate) fn take(&self, taken: impl Fn(T)) -> Attempt {
         let mut events = self.events.lock();
-        let Some(event) = events.pop_front() else { return Attempt::WaitFor(self.fd()) };
-        if events.is_empty() {
-            self.lower();
+        self.settle(&mut events);
+        let Some((event, _)) = events.queue.pop_front() else { return Attempt::WaitFor(self.fd()) };
+        if events.told > 0 {
+            self.swallow(1);
+            events.told -= 1;
         }
+        self.tell(&mut events);
         taken(event);
         Attempt::Done
     }
@@ -66,22 +82,52 @@ impl<T> EventQueue<T> {
         run()
     }
 
-    /// Drops the events for which `gone` says so.
-    pub(crate) fn purge(&self, gone: impl Fn(&T) -> bool) {
+    /// Drops the events for which `gone` says so, and says how many.
+    pub(crate) fn purge(&self, gone: impl Fn(&T) -> bool) -> u32 {
         let mut events = self.events.lock();
-        let before = events.len();
-        events.retain(|event| !gone(event));
-        if before > 0 && events.is_empty() {
-            self.lower();
+        self.settle(&mut events);
+        let before = events.queue.len();
+        events.queue.retain(|(event, _)| !gone(event));
+        let dropped = before - events.queue.len();
+        if dropped > 0 {
+            self.swallow(std::mem::take(&mut events.told));
+            self.tell(&mut events);
+        }
+        dropped as u32
+    }
+
+    /// Forgets what the program has read itself.
+    fn settle(&self, events: &mut Events<T>) {
+        let mut bytes: c_int = 0;
+        // SAFETY: the number is valid for the call, which writes it.
+        if events.told > 0 && unsafe { libc::ioctl(self.fd(), libc::FIONREAD, &raw mut bytes) } == 0 {
+            let left = (bytes as usize / WORD).min(events.told);
+            events.queue.drain(..events.told - left);
+            events.told = left;
         }
     }
 
-    /// Makes the descriptor unreadable. Called with the queue locked.
-    fn lower(&self) {
-        let mut bytes = [0u8; 512];
-        // SAFETY: the buffer has that length and is valid for the call.
-        let read = |to: &mut [u8]| unsafe { libc::recv(self.fd(), to.as_mut_ptr().cast(), to.len(), SILENT) };
-        while read(&mut bytes) == bytes.len() as isize {}
+    /// Lets the words of all events be read, as far as there is room.
+    fn tell(&self, events: &mut Events<T>) {
+        let _whole = NoCancel::begin();
+        while let Some((_, word)) = events.queue.get(events.told) {
+            // SAFETY: a word, valid for the call.
+            let sent = unsafe { libc::send(self.far.as_raw_fd(), (&raw const *word).cast(), WORD, SILENT) };
+            if sent != WORD as isize {
+                break;
+            }
+            events.told += 1;
+        }
+    }
+
+    /// Reads so many words.
+    fn swallow(&self, words: usize) {
+        let mut word = [0u8; WORD];
+        for _ in 0..words {
+            // Not `recv`: that must be known to unwind, see below, and may be declared in one way only.
+            // SAFETY: the buffer has that length and is valid for the call; nobody asks for an address.
+            unsafe { libc::recvfrom(self.fd(), word.as_mut_ptr().cast(), WORD, SILENT, null_mut(), null_mut()) };
+        }
     }
 }
 

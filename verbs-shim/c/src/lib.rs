@@ -6,14 +6,15 @@
 //! | `device`, `context`, `query` | the list of devices; open devices; what they say of themselves |
 //! | `pd_mr`, `ah`, `cq`, `cq_ex`, `qp`, `post`, `qp_ex`, `efadv` | the objects and their functions |
 //! | `mapping` | whether memory can be registered |
+//! | `rings` | queues that programs use without calling anybody |
 //! | `channel`, `async_event`, `event` | completion channels and asynchronous events |
 //! | `fork`, `sysfs` | what happens around the library: processes that fork; files that programs expect |
 //! | `strings`, `private` | names of enumerations; names that must exist |
 //!
 //! # Locks
 //!
-//! In this order: the poll lock of a completion queue (held by the program for as long as it polls), the lock of the card (in
-//! [`verbs_shim::Nic`]), the sink of a device, a queue of events. Programs post and register inside a poll session, so nothing
+//! In this order: the poll lock of a completion queue (held by the program for as long as it polls), the rings of a card, the lock
+//! of the card (in [`verbs_shim::Nic`]), the sink of a device, a queue of events. Programs post and register inside a poll session, so nothing
 //! that posts or registers takes a poll lock.
 //!
 //! # Safety
@@ -49,5 +50,6 @@ mod private;
 mod qp;
 mod qp_ex;
 mod query;
+mod rings;
 mod strings;
 mod sysfs;

@@ -115,8 +115,6 @@ aliases!("srd_unsupported", "@@", "IBVERBS_1.18", [
 ]);
 aliases!("srd_unsupported_fd", "@@", "IBVERBS_1.16", [ibv_dm_export_dmabuf_fd]);
 aliases!("srd_unsupported_fd", "@@", "IBVERBS_1.18", [ibv_export_buf_dmabuf_fd]);
-// The rings of queue pairs and completion queues are not offered: libfabric then goes through the functions.
-aliases!("srd_unsupported", "@@", "EFA_1.4", [efadv_query_qp_wqs efadv_query_cq]);
 aliases!("srd_unsupported_pointer", "@@", "EFA_1.7", [efadv_create_comp_cntr]);
 
 /// Stands for functions that return a file descriptor.

@@ -212,7 +212,7 @@ export!(
             let this = unsafe { Qp::of(qp)? };
             if !this.context.is_dead() {
                 let card = this.context.card()?;
-                card.nic.destroy_qp(this.qpn)?;
+                card.rings.without_qp(this.qpn, || card.nic.destroy_qp(this.qpn))?;
                 this.pd.part();
                 this.context.objects.remove(Kind::Qp, qp);
             }
@@ -226,7 +226,7 @@ export!(
 pub(crate) fn abandon(qp: &Qp) {
     if let Ok(card) = qp.context.card() {
         // It is known to the card, because it was in the list of objects.
-        let _ = card.nic.destroy_qp(qp.qpn);
+        let _ = card.rings.without_qp(qp.qpn, || card.nic.destroy_qp(qp.qpn));
     }
 }
 
@@ -262,7 +262,7 @@ export!(
         code(|| {
             let qp = unsafe { Qp::of(qp)? };
             let attr = unsafe { arg(attr)? };
-            let nic = qp.context.nic()?;
+            let card = qp.context.card()?;
             let has = |flag| attr_mask & flag != 0;
             // The kernel knows ports and states, before EFA's driver is asked.
             if has(IBV_QP_PORT) && attr.port_num != 1 {
@@ -281,7 +281,11 @@ export!(
             if attr_mask & !KNOWN != 0 {
                 return Err(EOPNOTSUPP);
             }
-            nic.modify_qp(qp.qpn, &change)?;
+            let modify = || card.nic.modify_qp(qp.qpn, &change);
+            match change.state {
+                Some(QpState::Reset) => card.rings.reset_qp(qp.qpn, modify)?,
+                _ => modify()?,
+            }
             if let Some(state) = change.state {
                 unsafe { (*qp.public()).qp_base.state = state as c_int };
             }

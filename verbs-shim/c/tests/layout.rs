@@ -12,7 +12,8 @@ use bindings::*;
 /// Ours, newer than the header of Debian 12; what that header has of them is compared.
 const GREW: [&str; 5] = ["ibv_port_attr", "efadv_qp_init_attr", "efadv_cq_init_attr", "efadv_device_attr", "efadv_cq"];
 /// Not in that header at all.
-const NEW: [&str; 4] = ["efadv_mr_attr", "efadv_qp", "efadv_sq_depth_attr", "efadv_rq_depth_attr"];
+const NEW: [&str; 6] =
+    ["efadv_mr_attr", "efadv_qp", "efadv_sq_depth_attr", "efadv_rq_depth_attr", "efadv_cq_attr", "efadv_wq_attr"];
 /// Fields that go by another name there, or are part of a structure without a name.
 const OTHER_NAMES: [(&str, &str, &str); 6] = [
     ("ibv_send_wr", "bind_mw", "bind_mw.mw"),

@@ -34,6 +34,26 @@ fn every_operation_delivers_what_was_sent() {
 }
 
 #[test]
+fn queues_are_used_without_calls() {
+    let bench = Bench::new();
+    let program = bench.compile("rings");
+    let run = |profile: &str, request: &str, env: &[(&str, &str)]| {
+        let mut command = bench.command(&program);
+        bench.run(command.env("SRD_PROFILE", profile).envs(env.iter().copied()).arg(request));
+    };
+    let rings = ("SRD_RINGS", "on");
+    for (profile, request) in [("efa1", "64"), ("efa3", "64"), ("efa4", "128")] {
+        run(profile, request, &[rings]);
+    }
+    run("efa3", "64", &[rings, ("SRD_PUS", "2")]);
+    run("efa3", "64", &[rings, ("SRD_FAULT", "loss=2%,duplicate=2%,shuffle=16:200us"), ("SRD_SEED", "1")]);
+    bench.run(bench.command(&program).env("SRD_RINGS", "on").env("SRD_PROFILE", "efa3").args(["64", "leave"]));
+    // Not without being asked, and by the first generation never.
+    run("efa3", "0", &[]);
+    run("efa0", "0", &[rings]);
+}
+
+#[test]
 fn every_status_comes_for_its_cause() {
     for profile in ["efa1", "efa2"] {
         run("status", profile, &[]);

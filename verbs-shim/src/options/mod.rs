@@ -73,6 +73,9 @@ pub struct Options {
     pub profile: Profile,
     /// RDMA needs an address handle at the target.
     pub strict_peers: bool,
+    /// Programs may ask where queues are in memory, and use them there (`efadv_query_cq`, `efadv_query_qp_wqs`); only the C
+    /// library has this.
+    pub rings: bool,
     /// What goes wrong.
     pub fault: FaultSpec,
     /// Decides about faults.
@@ -107,6 +110,7 @@ impl Default for Options {
             wait: WaitMode::Adaptive { spin: Duration::from_micros(50) },
             profile: Profile::default(),
             strict_peers: true,
+            rings: false,
             fault: FaultSpec::default(),
             seed: 0,
             seed_is_drawn: true,

@@ -98,6 +98,14 @@ pub static OPTIONS: &[Opt] = &[
         set: |o, v| value::switch(v).map(|on| o.strict_peers = on),
     },
     Opt {
+        name: "rings",
+        value: "on|off",
+        default: "off",
+        group: DEVICES,
+        help: "Tell programs that ask where the queues are in memory, so that they write and poll these themselves (libfabric's data path direct); a thread of each device looks after them",
+        set: |o, v| value::switch(v).map(|on| o.rings = on),
+    },
+    Opt {
         name: "library",
         value: "FILE",
         default: "libsrd_verbs.so beside the command srd, or in ../lib",

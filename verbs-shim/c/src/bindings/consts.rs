@@ -79,6 +79,7 @@ pub(crate) const EFADV_QP_DRIVER_TYPE_SRD: u32 = 0;
 pub(crate) const EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV: u16 = 1;
 pub(crate) const EFADV_QP_FLAGS_INLINE_WRITE: u16 = 1 << 1;
 pub(crate) const EFADV_SQ_DEPTH_ATTR_INLINE_WRITE: u32 = 1;
+pub(crate) const EFADV_WQ_CAPS_64_BIT_REQ_ID: u16 = 1;
 pub(crate) const EFADV_WR_EX_WITH_PROCESSING_HINTS: u64 = 1;
 pub(crate) const EFADV_WC_EX_WITH_SGID: u64 = 1;
 pub(crate) const EFADV_WC_EX_WITH_IS_UNSOLICITED: u64 = 1 << 1;

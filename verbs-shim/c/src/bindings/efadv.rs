@@ -67,4 +67,23 @@ c_structs! {
     }
 
     struct efadv_rq_depth_attr: 16 { comp_mask: u64, max_recv_sge: u32, reserved: [u8; 4] }
+
+    struct efadv_cq_attr: 32 {
+        comp_mask: u64,
+        buffer: *mut u8,
+        entry_size: u32,
+        num_entries: u32,
+        doorbell: *mut u32,
+    }
+
+    struct efadv_wq_attr: 40 {
+        comp_mask: u64,
+        buffer: *mut u8,
+        entry_size: u32,
+        num_entries: u32,
+        doorbell: *mut u32,
+        max_batch: u32,
+        caps: u16,
+        reserved: [u8; 2],
+    }
 }
