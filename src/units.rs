@@ -1,15 +1,14 @@
 //! Numbers as people write them on a command line and read them in a table.
 
 use srd::{CcChoice, Span};
+use verbs_shim::options::value;
 
 /// Largest message, in bytes: the core's default limit, which is EFA's.
 pub(crate) const MAX_SIZE: u64 = 1 << 30;
 
 /// A message size: `64`, `8k`, `1M`, `1G` and `8KiB` in powers of 1,024; `8KB` in powers of 1,000, as in scenarios.
 pub(crate) fn size(text: &str) -> Result<u32, String> {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit()).to_ascii_lowercase();
-    let base = if ["kb", "mb", "gb"].contains(&unit.as_str()) { 1000 } else { 1024 };
-    let bytes = scaled(text, base).ok_or_else(|| format!("'{text}' is no size; write for example 64, 8k or 1M"))?;
+    let bytes = value::size(text).ok_or_else(|| format!("'{text}' is no size; write for example 64, 8k or 1M"))?;
     if (1..=MAX_SIZE).contains(&bytes) {
         Ok(bytes as u32)
     } else {
@@ -19,7 +18,7 @@ pub(crate) fn size(text: &str) -> Result<u32, String> {
 
 /// A count: `1000`, `20k`, `1M`, powers of 1,000.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
-    match scaled(text, 1000) {
+    match value::scaled(text, 1000) {
         Some(n) if n > 0 => Ok(n),
         _ => Err(format!("'{text}' is no count; write for example 1000, 20k or 1M")),
     }
@@ -60,24 +59,8 @@ pub(crate) fn congestion_control(text: &str) -> Result<CcChoice, String> {
 
 /// A rate in bits per second: `200M`, `25G`.
 pub(crate) fn rate(text: &str) -> Result<u64, String> {
-    // A capital B is a byte.
-    scaled(text, 1000)
-        .filter(|&b| b >= 8_000 && !text.contains('B'))
+    value::bits(text)
         .ok_or_else(|| format!("'{text}' is no rate in bits per second from 8k; write for example 200M or 25G"))
-}
-
-/// A number with an optional suffix k, M or G (any case, `iB` or `B` may follow) for the powers of `base`.
-fn scaled(text: &str, base: u64) -> Option<u64> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, suffix) = text.split_at(end);
-    let power = match suffix.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 1,
-        "m" | "mb" | "mib" => 2,
-        "g" | "gb" | "gib" => 3,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(base.pow(power))
 }
 
 /// `1234567` as `1,234,567`.

@@ -9,7 +9,7 @@ mod runtime;
 mod table;
 #[cfg(test)]
 mod tests;
-pub(crate) mod value;
+pub mod value;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

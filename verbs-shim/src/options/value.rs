@@ -14,9 +14,7 @@ pub(crate) fn number<T>(text: &str, range: RangeInclusive<T>) -> Parsed<T>
 where
     T: Copy + PartialOrd + std::fmt::Display + TryFrom<u64>,
 {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit()).to_ascii_lowercase();
-    let base = if ["kb", "mb", "gb", "tb"].contains(&unit.as_str()) { 1000 } else { 1024 };
-    scaled(text, base)
+    size(text)
         .and_then(|n| T::try_from(n).ok())
         .filter(|n| range.contains(n))
         .ok_or_else(|| format!("must be a number from {} to {}", range.start(), range.end()))
@@ -41,10 +39,8 @@ pub(crate) fn switch(text: &str) -> Parsed<bool> {
 
 /// A rate in bits per second, such as `10G`; returns bytes per second, at least 1,000.
 pub(crate) fn rate(text: &str) -> Parsed<u64> {
-    // A capital B is a byte.
-    scaled(text, 1000)
+    bits(text)
         .map(|bits| bits / 8)
-        .filter(|&bytes| bytes >= 1000 && !text.contains('B'))
         .ok_or_else(|| "must be a rate in bits per second, 8k or more, such as 500M or 10G".to_owned())
 }
 
@@ -104,8 +100,21 @@ pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Parsed<T> {
     })
 }
 
-/// A whole number with an optional suffix k, M, G or T (any case, `iB` or `B` may follow) for the powers of `base`.
-fn scaled(text: &str, base: u64) -> Option<u64> {
+/// So many bytes: `64k`, `64K` and `64KiB` are powers of 1,024, `64KB` is one of 1,000. `None` if the text is no such number.
+pub fn size(text: &str) -> Option<u64> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit()).to_ascii_lowercase();
+    scaled(text, if ["kb", "mb", "gb", "tb"].contains(&unit.as_str()) { 1000 } else { 1024 })
+}
+
+/// A rate in bits per second, at least 8,000: `200M`, `25G`. `None` if the text is none.
+pub fn bits(text: &str) -> Option<u64> {
+    // A capital B is a byte.
+    scaled(text, 1000).filter(|&bits| bits >= 8_000 && !text.contains('B'))
+}
+
+/// A whole number with an optional suffix k, M, G or T (any case, `iB` or `B` may follow) for the powers of `base`. `None` if the
+/// text is none, or is beyond 64 bits.
+pub fn scaled(text: &str, base: u64) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
     let power = match suffix.to_ascii_lowercase().as_str() {
