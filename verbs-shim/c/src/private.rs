@@ -68,7 +68,17 @@ private!("srd_unsupported":
     ibv_cmd_query_srq ibv_cmd_read_counters ibv_cmd_reg_dm_mr ibv_cmd_reg_dmabuf_mr ibv_cmd_reg_mr
     ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq ibv_read_ibdev_sysfs_file
 );
-private!("srd_unsupported_pointer": _verbs_init_and_alloc_context verbs_open_device);
+// Names that came after rdma-core 44, some of them without a new node.
+private!("srd_unsupported":
+    ibv_cmd_alloc_dmah ibv_cmd_create_comp_cntr ibv_cmd_create_cq_ex2 ibv_cmd_destroy_comp_cntr
+    ibv_cmd_export_dmabuf_fd ibv_cmd_free_dmah ibv_cmd_inc_comp_cntr ibv_cmd_inc_err_comp_cntr
+    ibv_cmd_qp_attach_comp_cntr ibv_cmd_query_comp_cntr_caps ibv_cmd_query_port_speed ibv_cmd_read_comp_cntr
+    ibv_cmd_read_err_comp_cntr ibv_cmd_reg_mr_ex ibv_cmd_set_comp_cntr ibv_cmd_set_err_comp_cntr
+    ibv_dmabuf_heap_destroy ibv_dmabuf_heap_free
+);
+private!("srd_unsupported_pointer":
+    _verbs_init_and_alloc_context ibv_dmabuf_heap_alloc ibv_dmabuf_heap_cc_shared_init ibv_wr_opcode_str verbs_open_device
+);
 private!("srd_ignored": __verbs_log verbs_init_cq verbs_set_ops verbs_uninit_context);
 private!("srd_allow_disassociate_destroy": verbs_allow_disassociate_destroy);
 // Defined with the other queries.

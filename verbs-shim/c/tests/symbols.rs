@@ -44,6 +44,10 @@ fn newer_programs_find_their_symbols_too() {
         "ibv_create_comp_cntr@@IBVERBS_1.18",
         "verbs_register_driver_64@@IBVERBS_PRIVATE_64",
         "ibv_cmd_create_qp@IBVERBS_PRIVATE_65",
+        // What libmlx5 asks for in rdma-core 56 and 65; UCX and Open MPI load it whether there is such a device or not.
+        "ibv_cmd_create_cq_ex2@@IBVERBS_PRIVATE_34",
+        "ibv_cmd_query_port_speed@IBVERBS_PRIVATE_65",
+        "ibv_dmabuf_heap_cc_shared_init@IBVERBS_PRIVATE_65",
         "efadv_query_mr@@EFA_1.3",
         "efadv_query_cq@@EFA_1.4",
         "efadv_get_max_sq_depth@@EFA_1.5",
