@@ -9,6 +9,7 @@ use super::process::Ended;
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) client: Client,
+    pub(crate) system: System,
     pub(crate) job: Job,
     pub(crate) place: Place,
     pub(crate) network: Network,
@@ -41,6 +42,15 @@ pub(crate) enum Client {
     Ucx,
     Nixl,
     Program,
+}
+
+/// Which system the client is installed in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum System {
+    /// The one that runs.
+    Own,
+    /// Another root file system, with newer clients.
+    Debian13,
 }
 
 /// What is started. `{server}` in an argument becomes the address of the server's host, `{dir}` the directory of
@@ -80,6 +90,7 @@ impl Case {
     pub(crate) fn new(client: Client, job: Job) -> Case {
         Case {
             client,
+            system: System::Own,
             job,
             place: Place::OneHost,
             network: Network::Clean,
@@ -110,6 +121,11 @@ impl Case {
         self
     }
 
+    /// The same with the client of another system. Runs only when everything is wanted.
+    pub(crate) fn on(self, system: System) -> Case {
+        Case { system, full_only: true, ..self }
+    }
+
     pub(crate) fn full_only(self, full_only: bool) -> Case {
         Case { full_only, ..self }
     }
@@ -129,6 +145,14 @@ impl Case {
 
     pub(crate) fn verdict(self, verdict: Verdict) -> Case {
         Case { verdict, ..self }
+    }
+
+    /// The client's name for readers, with that of its system if that is another one.
+    pub(crate) fn title(&self) -> String {
+        match self.system {
+            System::Own => self.client.name().to_owned(),
+            System::Debian13 => format!("{} (Debian 13)", self.client.name()),
+        }
     }
 
     /// The network, and the drivers if they are not the usual ones.

@@ -1,10 +1,11 @@
 //! Unmodified programs for EFA, run on the software card: each in network namespaces of its own, without privileges.
 //!
 //! `./x clients` installs them and runs a part of the table, `./x clients --full` all of it. Words after that select
-//! cases whose line has them all. How each case ended is kept beside the clients; with `--write` this becomes
+//! cases whose line has them all; before the first one of Debian 13 this is installed in a directory. How each case ended is kept beside the clients; with `--write` this becomes
 //! `docs/compatibility.md` and `docs/pyverbs-skips.md`, once every case has been run.
 
 mod case;
+mod debian13;
 mod ladder;
 mod process;
 mod report;
@@ -13,7 +14,7 @@ mod stage;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use case::Case;
+use case::{Case, System};
 use report::Report;
 use stage::Stage;
 
@@ -50,6 +51,9 @@ fn main() -> ExitCode {
 /// Runs cases one after the other, since the cores are few. Says whether all is well.
 fn run(cases: Vec<Case>, write: bool) -> Result<bool, String> {
     let stage = Stage::build()?;
+    if cases.iter().any(|case| case.system == System::Debian13) {
+        debian13::prepare(&stage.debian13())?;
+    }
     let mut report = Report::new(&stage)?;
     let (began, mut count, mut failed) = (Instant::now(), 0, 0);
     for case in cases {
@@ -78,5 +82,5 @@ fn run(cases: Vec<Case>, write: bool) -> Result<bool, String> {
 }
 
 fn line(case: &Case) -> String {
-    format!("{}, {}, {}: {}", case.client.name(), case.place, case.conditions(), case.command())
+    format!("{}, {}, {}: {}", case.title(), case.place, case.conditions(), case.command())
 }

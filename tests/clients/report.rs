@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::case::{Case, Client, Package, Place};
+use super::case::{Case, Client, Package, Place, System};
 use super::ladder::{self, pyverbs};
 use super::line;
 use super::stage::{Passed, Stage};
@@ -20,6 +20,7 @@ pub(crate) struct Report {
     /// Tests that pyverbs skipped, by the reason that it gave.
     skips: BTreeMap<String, Vec<String>>,
     python: PathBuf,
+    debian13: PathBuf,
 }
 
 impl Report {
@@ -27,7 +28,8 @@ impl Report {
         let kept = stage.venv().with_file_name("results.json");
         // Without them, everything has to be run.
         let results = fs::read(&kept).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        Ok(Report { results, kept, skips: BTreeMap::new(), python: stage.venv().join("bin/python") })
+        let (python, debian13) = (stage.venv().join("bin/python"), stage.debian13());
+        Ok(Report { results, kept, skips: BTreeMap::new(), python, debian13 })
     }
 
     /// Remembers what else a case has shown.
@@ -65,7 +67,7 @@ impl Report {
              Written by `./x clients --write`: unmodified programs for EFA, each started by `srd run` as an unprivileged user, \
              in network\nnamespaces made for it. *Loss* is 1 % of the packets in each direction; *dead paths* are two of the \
              16, one of which dies\nlater; *disorder* is packets that overtake each other and arrive twice, and completions in \
-             random order; *xdp* is AF_XDP at both hosts, *xdp-udp* at\nthe first (the server) only, with its four capabilities. Where a\ncommand has `SRD_PUS=2`, servers of perftest have 4 processing units. Every case also\nchecks that its data went through the device. UCX finds the character device that it looks for\n([porting.md](porting.md#whole-stacks)).\n",
+             random order; *xdp* is AF_XDP at both hosts, *xdp-udp* at\nthe first (the server) only, with its four capabilities. Where a\ncommand has `SRD_PUS=2`, servers of perftest have 4 processing units. Every case also\nchecks that its data went through the device. UCX finds the character device that it looks for\n([porting.md](porting.md#whole-stacks)). Clients of Debian 13 run in its root file system, with the library and the command\nthat were built here.\n",
         );
         let cases = ladder::all();
         let missing = cases.iter().filter(|case| !self.results.contains_key(&line(case))).count();
@@ -74,17 +76,18 @@ impl Report {
         }
         let rows: Vec<(&Case, &Result<String, String>)> =
             cases.iter().map(|case| (case, &self.results[&line(case)])).collect();
-        let mut clients: Vec<Client> = rows.iter().map(|(case, _)| case.client).collect();
+        let mut clients: Vec<(Client, System)> = rows.iter().map(|(case, _)| (case.client, case.system)).collect();
         clients.sort_unstable();
         clients.dedup();
         for client in clients {
-            let version = self.version(client.package())?;
+            let rows: Vec<_> = rows.iter().filter(|(case, _)| (case.client, case.system) == client).collect();
+            let version = self.version(client.0.package(), client.1)?;
             text += &format!(
                 "\n## {}{version}\n\n| command | one host | two hosts | result |\n|---|---|---|---|\n",
-                client.name()
+                rows[0].0.title()
             );
             let mut commands: Vec<(String, [Vec<String>; 2], Vec<String>)> = Vec::new();
-            for (case, result) in rows.iter().filter(|(case, _)| case.client == client) {
+            for (case, result) in rows {
                 let command = case.command();
                 if commands.last().is_none_or(|(last, ..)| *last != command) {
                     commands.push((command, Default::default(), Vec::new()));
@@ -122,11 +125,14 @@ impl Report {
         text
     }
 
-    fn version(&self, package: Package) -> Result<String, String> {
+    fn version(&self, package: Package, system: System) -> Result<String, String> {
         let mut ask = match package {
             Package::Ours => return Ok(String::new()),
             Package::Debian(name) => {
                 let mut ask = Command::new("dpkg-query");
+                if system == System::Debian13 {
+                    ask.arg("--root").arg(&self.debian13);
+                }
                 ask.args(["--show", "--showformat", "${Version}", name]);
                 ask
             }
@@ -137,6 +143,9 @@ impl Report {
             }
         };
         let out = ask.output().map_err(|e| format!("{ask:?}: {e}"))?;
+        if !out.status.success() {
+            return Err(format!("{ask:?}: {}", String::from_utf8_lossy(&out.stderr)));
+        }
         Ok(format!(" {}", String::from_utf8_lossy(&out.stdout)))
     }
 }

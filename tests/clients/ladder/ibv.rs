@@ -26,12 +26,8 @@ pub(super) fn cases() -> Vec<Case> {
             }
         }),
     ];
-    let ud = || {
-        Case::duo(Client::IbvUtils, 18515, "ibv_ud_pingpong -g 0 -s 2048 -n 1000")
-            .verdict(|ended| all_well(ended).map(|()| "ok".into()))
-    };
     // It has no way to notice a loss, so the network must be clean, or the card must repair it.
-    cases.extend(everywhere(ud, &[(Place::OneHost, Network::Clean), (Place::TwoHosts, Network::Clean)]));
+    cases.extend(everywhere(ud_pingpong, &[(Place::OneHost, Network::Clean), (Place::TwoHosts, Network::Clean)]));
     // EFA has no RC: to be refused, without a crash.
     cases.push(tool("ibv_rc_pingpong -g 0").verdict(|ended| match &ended[0] {
         end if end.said.contains("Couldn't create QP") => Ok("refused, as EFA does".to_owned()),
@@ -40,7 +36,12 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-fn devinfo(ended: &[Ended]) -> Result<String, String> {
+pub(super) fn ud_pingpong() -> Case {
+    Case::duo(Client::IbvUtils, 18515, "ibv_ud_pingpong -g 0 -s 2048 -n 1000")
+        .verdict(|ended| all_well(ended).map(|()| "ok".into()))
+}
+
+pub(super) fn devinfo(ended: &[Ended]) -> Result<String, String> {
     all_well(ended)?;
     let said = &ended[0].said;
     for (label, wanted) in [("vendor_id:", "0x1d0f"), ("state:", "PORT_ACTIVE (4)"), ("max_msg_sz:", "0x22e0")] {

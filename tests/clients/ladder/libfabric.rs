@@ -22,22 +22,6 @@ pub(super) fn cases() -> Vec<Case> {
         Ok("ok".to_owned())
     });
     let mut cases = vec![info];
-    // Every byte is checked. Without -S all sizes that the provider admits are tried.
-    let pair = |options: &str| {
-        let command = format!("fi_pingpong -p efa {options} -c");
-        Case::duo(Client::Libfabric, 47592, command).datagrams(20).verdict(|ended| {
-            all_well(ended)?;
-            match ended[1]
-                .said
-                .lines()
-                .filter(|line| line.contains("=0%") || line.trim_start().starts_with(|c: char| c.is_ascii_digit()))
-                .count()
-            {
-                0 => Err("the client has measured nothing".to_owned()),
-                _ => Ok("ok".to_owned()),
-            }
-        })
-    };
     let mut add = |options: &str, always: &[(Place, Network)]| cases.extend(everywhere(|| pair(options), always));
     add("-e rdm -S all -I 20", &[ALWAYS.as_slice(), &FAULTY].concat());
     add("-e rdm -S 1 -I 200", &ALWAYS[1..]);
@@ -51,4 +35,21 @@ pub(super) fn cases() -> Vec<Case> {
     let reads = || pair("-e rdm -S 1048576 -I 20").env("FI_EFA_USE_DEVICE_RDMA", "1");
     cases.extend(everywhere(reads, &[ALWAYS.as_slice(), &FAULTY[1..3]].concat()));
     cases
+}
+
+/// A server and a client. Every byte is checked. Without -S all sizes that the provider admits are tried.
+pub(super) fn pair(options: &str) -> Case {
+    let command = format!("fi_pingpong -p efa {options} -c");
+    Case::duo(Client::Libfabric, 47592, command).datagrams(20).verdict(|ended| {
+        all_well(ended)?;
+        match ended[1]
+            .said
+            .lines()
+            .filter(|line| line.contains("=0%") || line.trim_start().starts_with(|c: char| c.is_ascii_digit()))
+            .count()
+        {
+            0 => Err("the client has measured nothing".to_owned()),
+            _ => Ok("ok".to_owned()),
+        }
+    })
 }

@@ -1,5 +1,6 @@
 //! The clients, from the simplest to whole stacks.
 
+mod debian13;
 mod ibv;
 mod libfabric;
 mod mpi;
@@ -28,6 +29,7 @@ pub(crate) fn all() -> Vec<Case> {
         ucx::cases(),
         nixl::cases(),
         program::cases(),
+        debian13::cases(),
     ]
     .into_iter()
     .flatten()

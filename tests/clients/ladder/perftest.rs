@@ -14,10 +14,6 @@ const FAULTY: [(Place, Network); 4] = [
 ];
 
 pub(super) fn cases() -> Vec<Case> {
-    let pair = |command: String| {
-        let command = format!("{command} -x 0 -d {DEVICE} -F");
-        Case::duo(Client::Perftest, 18515, command).limit(60).datagrams(8).verdict(measured)
-    };
     let mut cases = Vec::new();
     let mut add = |command: &str, always: &[(Place, Network)]| {
         cases.extend(everywhere(|| pair(command.to_owned()), always));
@@ -87,8 +83,14 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
+/// A server and a client of perftest; the client measures.
+pub(super) fn pair(command: String) -> Case {
+    let command = format!("{command} -x 0 -d {DEVICE} -F");
+    Case::duo(Client::Perftest, 18515, command).limit(60).datagrams(8).verdict(measured)
+}
+
 /// The client, which ends first, does so by itself, and one of them says why.
-fn says(ended: &[Ended], why: &str, result: &str) -> Result<String, String> {
+pub(super) fn says(ended: &[Ended], why: &str, result: &str) -> Result<String, String> {
     match ended {
         _ if ended.last().is_none_or(|client| client.timed_out) => Err("it did not end by itself".to_owned()),
         _ if ended.iter().any(|e| e.said.contains(why)) => Ok(result.to_owned()),

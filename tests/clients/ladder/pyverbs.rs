@@ -10,7 +10,7 @@ pub(crate) const REASONS: &[(&str, &str)] = &[
     ("Device memory is not supported", "EFA has no device memory"),
     ("No ODP caps", "EFA offers no on-demand paging here"),
     ("doesn't have net interface", "rdma_cm needs RoCE or IP over InfiniBand, EFA devices have no network interface"),
-    ("Allocating dmabuf is not supported", "needs a GPU at /dev/dri, and then RC queue pairs"),
+    ("dev/dri/renderD128", "needs a GPU at /dev/dri, and then RC queue pairs"),
     ("Atomic operations are not supported", "EFA has no atomics"),
     (
         "Create SRD QPEx is not supported",
@@ -39,6 +39,7 @@ pub(crate) const REASONS: &[(&str, &str)] = &[
         "Reg MR with access (3) is not supported",
         "asks for remote write, and then to register a region anew, which EFA cannot",
     ),
+    ("Reg MR with access (9) is not supported", "asks for remote atomics, which EFA does not have"),
     ("Query device real time is not supported", "EFA has no clock"),
     ("skip RoCE test", "EFA is not RoCE"),
     ("Create SRQ is not supported", "EFA has no shared receive queues"),
@@ -47,13 +48,15 @@ pub(crate) const REASONS: &[(&str, &str)] = &[
 ];
 
 pub(super) fn cases() -> Vec<Case> {
-    let suite = |generation: &str| {
-        let case = Case::solo(Client::Pyverbs, format!("sh {{dir}}/pyverbs.sh {DEVICE}"));
-        case.env("SRD_PROFILE", generation).limit(120).verdict(verdict)
-    };
     let mut cases = vec![suite("efa1"), suite("efa4")];
     cases.extend(["efa0", "efa2", "efa3"].map(|generation| suite(generation).full_only(true)));
     cases
+}
+
+/// All tests, on a device of a generation.
+pub(super) fn suite(generation: &str) -> Case {
+    let case = Case::solo(Client::Pyverbs, format!("sh {{dir}}/pyverbs.sh {DEVICE}"));
+    case.env("SRD_PROFILE", generation).limit(120).verdict(verdict)
 }
 
 /// Tests that were skipped, with the reason that pyverbs gave.

@@ -1,0 +1,44 @@
+//! Debian 13 in a directory, for clients that are newer than the system's.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is installed there, besides the least.
+const PACKAGES: &str = "ibverbs-utils,iproute2,libfabric-bin,openmpi-bin,perftest,python3-pyverbs,rdma-core,ucx-utils";
+/// Says what is installed.
+const LABEL: &str = "etc/srd-clients";
+/// Its signatures are verified.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Its place among the other clients.
+pub(crate) fn root(clients: &Path) -> PathBuf {
+    clients.join("debian13")
+}
+
+/// Makes it, if it is not there or has other packages. It has its name only once it is complete.
+pub(crate) fn prepare(root: &Path) -> Result<(), String> {
+    if fs::read_to_string(root.join(LABEL)).is_ok_and(|packages| packages == PACKAGES) {
+        return Ok(());
+    }
+    let broken = |what: &str, why: &dyn std::fmt::Display| format!("no Debian 13 in {}: {what}: {why}", root.display());
+    let fresh = root.with_extension("new");
+    for old in [root, &fresh] {
+        match fs::remove_dir_all(old) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(broken("remove what is there", &e)),
+            _ => {}
+        }
+    }
+    fs::create_dir_all(&fresh).map_err(|e| broken("create", &e))?;
+    let mut make = Command::new("mmdebstrap");
+    make.args(["--quiet", "--mode=root", "--variant=essential", "--include", PACKAGES, "--keyring", KEYRING]);
+    println!("installing Debian 13 in {}, once: this takes a minute or two", root.display());
+    let made = make.arg("trixie").arg(&fresh).output();
+    let made = made.map_err(|e| broken("start mmdebstrap ('./x clients' installs it)", &e))?;
+    if !made.status.success() {
+        return Err(broken("mmdebstrap, which needs Debian's archive", &String::from_utf8_lossy(&made.stderr)));
+    }
+    fs::write(fresh.join(LABEL), PACKAGES).map_err(|e| broken("label", &e))?;
+    fs::rename(&fresh, root).map_err(|e| broken("rename", &e))
+}
