@@ -31,13 +31,25 @@ pub(crate) fn prepare(root: &Path) -> Result<(), String> {
         }
     }
     fs::create_dir_all(&fresh).map_err(|e| broken("create", &e))?;
-    let mut make = Command::new("mmdebstrap");
-    make.args(["--quiet", "--mode=root", "--variant=essential", "--include", PACKAGES, "--keyring", KEYRING]);
+    // Not without us: the next run removes what it has made so far.
+    let mut make = Command::new("setpriv");
+    make.args([
+        "--pdeathsig=TERM",
+        "mmdebstrap",
+        "--quiet",
+        "--mode=root",
+        "--variant=essential",
+        "--include",
+        PACKAGES,
+        "--keyring",
+        KEYRING,
+    ]);
     println!("installing Debian 13 in {}, once: this takes a minute or two", root.display());
     let made = make.arg("trixie").arg(&fresh).output();
-    let made = made.map_err(|e| broken("start mmdebstrap ('./x clients' installs it)", &e))?;
+    let made = made.map_err(|e| broken("start setpriv", &e))?;
     if !made.status.success() {
-        return Err(broken("mmdebstrap, which needs Debian's archive", &String::from_utf8_lossy(&made.stderr)));
+        let what = "mmdebstrap ('./x clients' installs it), which needs Debian's archive";
+        return Err(broken(what, &String::from_utf8_lossy(&made.stderr)));
     }
     fs::write(fresh.join(LABEL), PACKAGES).map_err(|e| broken("label", &e))?;
     fs::rename(&fresh, root).map_err(|e| broken("rename", &e))

@@ -21,9 +21,10 @@ pub(crate) const REASONS: &[(&str, &str)] = &[
     ("Create memory window", "EFA has no memory windows"),
     ("on Ethernet link layer", "EFA is no Ethernet device for raw packets"),
     ("Extended QP is not supported on this device", "asks for an RC queue pair, which EFA does not have"),
+    ("access flags 258", "asks for writes that can be flushed, which EFA does not have, for an RC queue pair"),
     (
         "Create custom mr with additional access flags",
-        "asks for access that this generation does not have, for an RC queue pair",
+        "asks for access that this generation does not have; those of qpex and shared_pd for an RC queue pair",
     ),
     ("Create XRCD is not supported", "EFA has no XRC"),
     ("Extended CQ is not supported", "asks for timestamps or tag matching, which EFA does not have"),
