@@ -132,7 +132,7 @@ impl Nic {
         let mut nic = Nic { units, common, pairs, gid, profile, threads: Vec::new() };
         for (unit, readiness) in nic.units.iter().zip(readinesses) {
             // If one fails, those before it end with the card.
-            nic.threads.push(spawn(unit, readiness).map_err(OpenError::Thread)?);
+            nic.threads.push(spawn(unit, readiness, config.udp.wait).map_err(OpenError::Thread)?);
         }
         Ok(nic)
     }

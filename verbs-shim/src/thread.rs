@@ -5,15 +5,19 @@
 //! takes over until the program polls again, so that acknowledgements, retransmissions and RDMA do not wait for the
 //! program: a device answers whatever its program does. Whoever was away is looked after more often for a while, unless
 //! cores are scarce: then it may just be waiting for one, and the thread would only take it from others.
+//!
+//! That is not fast enough for programs that wait for bytes that others write into their memory. A thread that is told to spin
+//! ([`WaitMode::Spin`]) has a core of its own, and takes over after microseconds.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
+use srd_udp::WaitMode;
 
 use crate::cancel::NoCancel;
 use crate::cores::Cores;
@@ -25,6 +29,9 @@ const LOOK: Duration = Duration::from_micros(200);
 const LONGEST_LOOK: Duration = Duration::from_millis(4);
 /// How often counters are published at the least while anything moves.
 const PUBLISH: Duration = Duration::from_millis(200);
+
+/// How long a program that does not drive is trusted by a thread that spins; longer than most polls take.
+const SPIN_LOOK: Duration = Duration::from_micros(5);
 
 /// The program drives; nobody needs to be woken.
 const PARKED: u8 = 0;
@@ -121,6 +128,17 @@ impl Shift {
 #[derive(Debug)]
 pub(crate) struct Failed;
 
+/// What came of a turn that the thread drove.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    /// There may be more to do.
+    Moved,
+    /// There was nothing to do.
+    Nothing,
+    /// There was nothing to do, and whoever brings something will wake the thread; it may sleep so long, or for ever.
+    Sleep(Option<Duration>),
+}
+
 /// How often to look after the program.
 #[derive(Debug)]
 struct Looks {
@@ -158,9 +176,9 @@ impl Looks {
 }
 
 /// Runs until it is told to stop, or the card has failed.
-pub(crate) fn run(pu: &Pu, readiness: Vec<OwnedFd>) {
+pub(crate) fn run(pu: &Pu, readiness: Vec<OwnedFd>, wait: WaitMode) {
     let cores = Cores::new();
-    if look_after(pu, &readiness, &cores).is_err() {
+    if look_after(pu, &readiness, &cores, wait).is_err() {
         pu.shift.ends();
         pu.publish();
         // Their numbers may be those of the program's files by now, which must not be closed.
@@ -170,11 +188,13 @@ pub(crate) fn run(pu: &Pu, readiness: Vec<OwnedFd>) {
 
 /// # Errors
 /// The card has failed, and the program knows.
-fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores) -> Result<(), Failed> {
+fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores, wait: WaitMode) -> Result<(), Failed> {
     let shift = &pu.shift;
     let mut seen = shift.turns.load(Ordering::Relaxed);
-    let mut published = std::time::Instant::now();
+    let mut published = Instant::now();
     let mut looks = Looks::new();
+    // How long there has been nothing to do, while the thread drives.
+    let mut idle: Option<Instant> = None;
     // Whoever polls hears of it, too.
     let cores_are_scarce = || {
         let scarce = cores.are_scarce();
@@ -185,11 +205,13 @@ fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores) -> Result<(), Faile
         let turns = shift.turns.load(Ordering::Relaxed);
         let left = shift.leaving.swap(false, Ordering::SeqCst);
         if published.elapsed() >= PUBLISH {
-            published = std::time::Instant::now();
+            published = Instant::now();
             pu.publish();
         }
         // How much longer the program is trusted to drive.
-        let pause = if left {
+        let pause = if wait == WaitMode::Spin {
+            (turns != seen).then_some(SPIN_LOOK)
+        } else if left {
             None
         } else if turns != seen {
             cores_are_scarce();
@@ -202,7 +224,10 @@ fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores) -> Result<(), Faile
         if let Some(pause) = pause {
             seen = turns;
             shift.state.store(PARKED, Ordering::SeqCst);
-            if !shift.leaving.load(Ordering::SeqCst) && !shift.stop.load(Ordering::SeqCst) {
+            idle = None;
+            if wait == WaitMode::Spin {
+                spin(pause);
+            } else if !shift.leaving.load(Ordering::SeqCst) && !shift.stop.load(Ordering::SeqCst) {
                 sleep(pu, &[], Some(pause))?;
             }
             continue;
@@ -210,8 +235,30 @@ fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores) -> Result<(), Faile
         seen = turns;
         looks.away();
         shift.state.store(AWAKE, Ordering::SeqCst);
-        let mut timeout = pu.drive().ok_or(Failed)?;
-        if timeout == Some(Duration::ZERO) || shift.stop.load(Ordering::SeqCst) {
+        let may_sleep = match wait {
+            WaitMode::Spin => false,
+            WaitMode::Sleep => true,
+            WaitMode::Adaptive { spin } => {
+                idle.is_some_and(|since| pu.cores_are_scarce.load(Ordering::Relaxed) || since.elapsed() >= spin)
+            }
+        };
+        let mut timeout = match pu.drive(may_sleep)? {
+            Turn::Moved => {
+                idle = None;
+                continue;
+            }
+            Turn::Nothing => {
+                if idle.is_none() {
+                    idle = Some(Instant::now());
+                    cores_are_scarce();
+                }
+                std::hint::spin_loop();
+                continue;
+            }
+            Turn::Sleep(timeout) => timeout,
+        };
+        idle = None;
+        if shift.stop.load(Ordering::SeqCst) {
             continue;
         }
         if pu.is_unpublished() {
@@ -221,6 +268,13 @@ fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores) -> Result<(), Faile
         sleep(pu, readiness, timeout)?;
     }
     if pu.lock().upper.has_failed() { Err(Failed) } else { Ok(()) }
+}
+
+fn spin(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        std::hint::spin_loop();
+    }
 }
 
 fn sleep(pu: &Pu, readiness: &[OwnedFd], timeout: Option<Duration>) -> Result<(), Failed> {
@@ -305,7 +359,7 @@ mod tests {
                 }
             }
         }));
-        run(&pu, Vec::new());
+        run(&pu, Vec::new(), WaitMode::Sleep);
         assert_eq!(seen.load(Ordering::Relaxed), 2);
         *lone.world.in_turn.lock() = None;
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use srd_core::card::{Card, CardError, Completion, CqId, Gid, Trouble, Unit};
 use srd_core::{Driver, Endpoint, Engine, Faulty, Time};
+use srd_udp::WaitMode;
 
 use crate::answers::{Answers, Until};
 use crate::cancel::NoCancel;
@@ -23,7 +24,7 @@ use crate::lock::{self, MappedMutexGuard, Mutex, MutexGuard};
 use crate::memory::HostMem;
 use crate::nic::{BoxedDriver, CardEngine, NicCounters};
 use crate::patience::Patience;
-use crate::thread::{self, Shift};
+use crate::thread::{self, Failed, Shift, Turn};
 
 /// A processing unit: a card of its own, but for what it is told together with the others.
 pub(crate) struct Pu {
@@ -271,28 +272,33 @@ impl Pu {
         self.after(&mut engine);
     }
 
-    /// The thread drives a turn. Returns how long it may sleep: zero if more is to do, `None` inside for ever; the outer
-    /// `None` if the card has failed.
-    pub(crate) fn drive(&self) -> Option<Option<Duration>> {
+    /// The thread drives a turn, after which it sleeps if it may and there is nothing to do.
+    ///
+    /// # Errors
+    /// The card has failed.
+    pub(crate) fn drive(&self, may_sleep: bool) -> Result<Turn, Failed> {
         let inside = &mut *self.inside.lock();
         let heard = hear(&mut inside.engine);
         let moved = inside.speak() || heard;
         let engine = &mut inside.engine;
         self.after(engine);
         if engine.upper.has_failed() {
-            return None;
+            return Err(Failed);
         }
         if moved {
-            return Some(Some(Duration::ZERO));
+            return Ok(Turn::Moved);
+        }
+        if !may_sleep {
+            return Ok(Turn::Nothing);
         }
         let transport = engine.endpoint.poll_timeout().unwrap_or(Time::NEVER);
         let deadline = transport.min(engine.upper.deadline());
         let now = engine.driver.now();
         if deadline <= now {
-            return Some(Some(Duration::ZERO));
+            return Ok(Turn::Moved);
         }
         self.shift.falls_asleep();
-        Some((deadline != Time::NEVER).then(|| Duration::from(deadline.since(now))))
+        Ok(Turn::Sleep((deadline != Time::NEVER).then(|| Duration::from(deadline.since(now)))))
     }
 
     pub(crate) fn is_unpublished(&self) -> bool {
@@ -307,13 +313,13 @@ impl Pu {
     }
 }
 
-pub(crate) fn spawn(pu: &Arc<Pu>, readiness: Vec<OwnedFd>) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(pu: &Arc<Pu>, readiness: Vec<OwnedFd>, wait: WaitMode) -> std::io::Result<JoinHandle<()>> {
     let pu = pu.clone();
     let name = match pu.unit.index() {
         0 => format!("srd-{}", pu.name),
         index => format!("srd-{}.{index}", pu.name),
     };
-    deaf::spawn(name, move || thread::run(&pu, readiness))
+    deaf::spawn(name, move || thread::run(&pu, readiness, wait))
 }
 
 /// One turn of the run loop.

@@ -108,7 +108,7 @@ impl Lone {
     /// The thread, if there were one, drives until it sleeps.
     pub(crate) fn fall_asleep(&self) {
         while !self.pu.shift.is_asleep() {
-            assert!(self.pu.drive().is_some());
+            assert!(self.pu.drive(true).is_ok());
         }
     }
 
@@ -185,7 +185,7 @@ fn counters_are_to_be_published_after_a_turn_or_a_command() {
     lone.pu.publish();
     assert!(!lone.pu.is_unpublished());
     lone.world.arrived.store(true, Ordering::Relaxed);
-    assert!(lone.pu.drive().is_some());
+    assert!(lone.pu.drive(true).is_ok());
     assert!(lone.pu.is_unpublished(), "a datagram");
     lone.pu.publish();
     assert!(!lone.pu.is_unpublished());
