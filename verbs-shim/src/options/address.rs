@@ -83,6 +83,11 @@ pub fn main_address() -> IpAddr {
     routed.or_else(other).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
+/// The name of the interface that has an address.
+pub(crate) fn interface_of(ip: IpAddr) -> Option<String> {
+    interfaces().into_iter().find(|i| i.ip == Some(ip)).map(|i| i.name)
+}
+
 /// Why no address of this host is one for a device, if others may reach it at some: of the first of them.
 pub fn unsuited() -> Option<String> {
     if !main_address().is_loopback() {
@@ -188,9 +193,13 @@ mod tests {
     #[test]
     fn interfaces_are_looked_up() {
         let lo = Addr::Of("lo".into()).resolve();
-        assert!(lo.is_ok_and(|addr| addr.ip().is_loopback()) || !interfaces().iter().any(|i| i.name == "lo" && i.up));
+        assert!(
+            lo.as_ref().is_ok_and(|addr| addr.ip().is_loopback())
+                || !interfaces().iter().any(|i| i.name == "lo" && i.up)
+        );
         let error = Addr::Of("no-such-if".into()).resolve().unwrap_err();
         assert!(error.contains("no interface of this host"), "{error}");
         assert!(Gid::new(SocketAddr::new(main_address(), 1)).is_ok());
+        assert!(lo.is_err() || interface_of(Ipv4Addr::LOCALHOST.into()).as_deref() == Some("lo"));
     }
 }

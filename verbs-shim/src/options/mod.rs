@@ -22,6 +22,7 @@ use srd_core::{Checksum, Config, ConfigError, Span};
 use srd_udp::{UdpOptions, WaitMode};
 use srd_xdp::{DriverChoice, XdpOptions};
 
+pub(crate) use address::interface_of;
 pub use address::{Addr, main_address, unsuited};
 pub use log::Log;
 pub use table::{CAPS, OPTIONS, Opt, find};
@@ -144,7 +145,7 @@ impl From<ConfigError> for OptionError {
 
 /// The names of variables begin with this.
 const PREFIX: &str = "SRD_";
-/// The names of the devices begin with this; the middle is the number of the device, which is its PCI bus, too.
+/// The names of the devices begin with this; the middle is the number of the device.
 const NAME: (&str, &str) = ("rdmap", "s6");
 
 impl Options {
