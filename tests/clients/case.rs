@@ -44,6 +44,7 @@ pub(crate) enum Client {
     IntelMpi,
     Ucx,
     Nixl,
+    Mooncake,
     Program,
 }
 
@@ -197,6 +198,7 @@ impl Client {
             Client::IntelMpi => "Intel MPI (PyPI)",
             Client::Ucx => "UCX",
             Client::Nixl => "NIXL (PyPI)",
+            Client::Mooncake => "Mooncake (PyPI)",
             Client::Program => "C programs",
         }
     }
@@ -208,6 +210,7 @@ impl Client {
             Client::Mpich => &[Venv::Mpich],
             // It brings no libfabric.
             Client::IntelMpi => &[Venv::IntelMpi, Venv::OpenMpiAndNixl],
+            Client::Mooncake => &[Venv::Mooncake],
             _ => &[],
         }
     }
@@ -225,6 +228,7 @@ impl Client {
             Client::IntelMpi => Package::PyPi("impi-rt"),
             Client::Ucx => Package::Debian("ucx-utils"),
             Client::Nixl => Package::PyPi("nixl-cu12"),
+            Client::Mooncake => Package::PyPi("mooncake-transfer-engine-non-cuda"),
             Client::Program => Package::Ours,
         }
     }

@@ -66,7 +66,7 @@ impl Report {
              Written by `./x clients --write`: unmodified programs for EFA, each started by `srd run` as an unprivileged user, \
              in network\nnamespaces made for it. *Loss* is 1 % of the packets in each direction; *dead paths* are two of the \
              16, one of which dies\nlater; *disorder* is packets that overtake each other and arrive twice, and completions in \
-             random order; *xdp* is AF_XDP at both hosts, *xdp-udp* at\nthe first (the server) only, with its four capabilities. Where a\ncommand has `SRD_PUS=2`, servers of perftest have 4 processing units. Every case also\nchecks that its data went through the device. UCX finds the character device that it looks for\n([porting.md](porting.md#whole-stacks)). Clients of Debian 13 run in its root file system, with the library and the command\nthat were built here.\n",
+             random order; *xdp* is AF_XDP at both hosts, *xdp-udp* at\nthe first (the server) only, with its four capabilities. Where a\ncommand has `SRD_PUS=2`, servers of perftest have 4 processing units. Every case also\nchecks that its data went through the device. UCX and Mooncake find the character device that they look for,\nand MPICH's hwloc the PCI devices of the machine in `topology.xml` ([porting.md](porting.md#whole-stacks)). `libfabric.so.1` of Intel MPI is\nthat of Open MPI's wheel. Clients of Debian 13 run in its root file system, with the library and the command that were built here.\n",
         );
         let cases = ladder::all();
         let missing = cases.iter().filter(|case| !self.results.contains_key(&line(case))).count();

@@ -11,6 +11,7 @@ pub(crate) enum Venv {
     OpenMpiAndNixl,
     Mpich,
     IntelMpi,
+    Mooncake,
 }
 
 /// Fails unless all its arguments, `NAME==VERSION`, are installed.
@@ -23,6 +24,7 @@ impl Venv {
             Venv::OpenMpiAndNixl => "venv",
             Venv::Mpich => "mpich",
             Venv::IntelMpi => "impi",
+            Venv::Mooncake => "mooncake",
         }
     }
 
@@ -34,6 +36,8 @@ impl Venv {
             Venv::Mpich => [&["mpich==5.0.2", "mpi4py==4.1.2"], &[]],
             // It wants a libfabric that PyPI does not have.
             Venv::IntelMpi => [&["mpi4py==4.1.2"], &["impi-rt==2021.19.0"]],
+            // What it wants is for its servers.
+            Venv::Mooncake => [&[], &["mooncake-transfer-engine-non-cuda==0.3.13.post1"]],
         }
     }
 

@@ -3,6 +3,7 @@
 mod debian13;
 mod ibv;
 mod libfabric;
+mod mooncake;
 mod mpi;
 mod nixl;
 mod perftest;
@@ -28,6 +29,7 @@ pub(crate) fn all() -> Vec<Case> {
         mpi::cases(),
         ucx::cases(),
         nixl::cases(),
+        mooncake::cases(),
         program::cases(),
         debian13::cases(),
     ]
