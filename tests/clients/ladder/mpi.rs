@@ -2,7 +2,7 @@
 //! MPI with Open MPI's libfabric, all three from Python.
 
 use super::super::case::{Case, Client, Job, Network, Place};
-use super::{DEVICE, all_well, everywhere};
+use super::{DEVICE, after, all_well, everywhere};
 use crate::process::Ended;
 
 const ALWAYS: [(Place, Network); 5] = [
@@ -64,6 +64,8 @@ fn intel() -> Vec<Case> {
     let benchmarks = "{venv}/bin/IMB-MPI1 -iter 20 -msglog 0:20 PingPong Allreduce Alltoall";
     let measure = || case(2, benchmarks).env("LD_LIBRARY_PATH", "{venv}/lib").verdict(measured);
     cases.extend(everywhere(measure, &[]));
+    let several = case(8, PYTHON).env("SRD_DEVICES", "2").env("I_MPI_DEBUG", "3").verdict(over_two).full_only(true);
+    cases.push(Case { place: Place::TwoHosts, ..several });
     cases
 }
 
@@ -92,6 +94,16 @@ fn said_ok(ended: &[Ended]) -> Result<String, String> {
     match ended[0].said.lines().any(|line| line.trim() == "all ranks: ok") {
         true => Ok("ok".to_owned()),
         false => Err("the ranks did not say that all is well".to_owned()),
+    }
+}
+
+/// Ranks took turns at two devices.
+fn over_two(ended: &[Ended]) -> Result<String, String> {
+    said_ok(ended)?;
+    let pinned = |name: &str| ended[0].said.contains(&format!(" {name}-rdm"));
+    match after(&ended[0].said, "[0] MPI startup(): Number of NICs:") {
+        Some("2") if pinned("rdmap0s6") && pinned("rdmap1s6") => Ok("ok".to_owned()),
+        other => Err(format!("it has not taken both devices: {other:?}")),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Programs look up the place that a device names in what they know of this machine, to find the cores that are near. MPICH and
 //! Intel MPI take for granted that something is there, and die if not. So a device is where the network interface is that
-//! carries its packets.
+//! carries its packets. Both also take two devices in one place for one, so only the first is there.
 
 use std::fs;
 use std::net::IpAddr;
@@ -17,28 +17,28 @@ const NETWORK: &str = "0x02";
 /// Bridges between buses, which are no devices for programs.
 const BRIDGE: &str = "0x0604";
 
-/// The PCI address for the device number `index` at `ip`.
-pub(super) fn address(ip: Option<IpAddr>, index: usize) -> String {
+/// The PCI address for the device number `index` at `ip`, if possible one that no other device has.
+pub(super) fn address(ip: Option<IpAddr>, index: usize, is_taken: impl Fn(&str) -> bool) -> String {
     let interface = ip.and_then(interface_of);
+    let places = places(Path::new(SYS), interface.as_deref());
+    let free = places.iter().find(|place| !is_taken(place)).or(places.first());
     // Where there is no such bus, nobody looks there.
-    find(Path::new(SYS), interface.as_deref()).unwrap_or_else(|| format!("0000:{index:02x}:06.0"))
+    free.cloned().unwrap_or_else(|| format!("0000:{index:02x}:06.0"))
 }
 
-/// That of the interface; where it has none, as in containers, that of the first network interface, or of anything.
-fn find(sys: &Path, interface: Option<&str>) -> Option<String> {
+/// The addresses of this machine: first that of the interface, if it has one, then those of network interfaces, then all others.
+fn places(sys: &Path, interface: Option<&str>) -> Vec<String> {
     let all = sys.join("bus/pci/devices");
-    let own = || {
-        let path = fs::canonicalize(sys.join("class/net").join(interface?).join("device")).ok()?;
-        // The device itself may be a virtual one on it.
-        let mut names = path.iter().rev().filter_map(|name| name.to_str());
-        names.find(|name| is_address(name) && all.join(name).exists()).map(str::to_owned)
-    };
-    own().or_else(|| {
-        let names = fs::read_dir(&all).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let class = |name: &String| fs::read_to_string(all.join(name).join("class")).unwrap_or_default();
-        let rank = |name: &String| (!class(name).starts_with(NETWORK), name.clone());
-        names.filter(|name| is_address(name) && !class(name).starts_with(BRIDGE)).min_by_key(rank)
-    })
+    let path = interface.and_then(|name| fs::canonicalize(sys.join("class/net").join(name).join("device")).ok());
+    // The device itself may be a virtual one on it.
+    let mut parts = path.iter().flat_map(|path| path.iter().rev()).filter_map(|name| name.to_str());
+    let own = parts.find(|name| is_address(name) && all.join(name).exists()).map(str::to_owned);
+    let names = fs::read_dir(&all).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| is_address(name));
+    let class = |name: &String| fs::read_to_string(all.join(name).join("class")).unwrap_or_default();
+    let mut places: Vec<String> = names.filter(|name| !class(name).starts_with(BRIDGE)).collect();
+    places.sort_by_cached_key(|name| (own.as_ref() != Some(name), !class(name).starts_with(NETWORK), name.clone()));
+    places
 }
 
 /// Whether it is an address as libfabric reads them: `0000:00:06.0`.
@@ -75,14 +75,18 @@ mod tests {
         let host = ("0000:00:00.0", "0x060000");
         let [first, second] = [("0000:00:03.0", "0x020000"), ("0001:80:1f.7", "0x028000")];
         let at_second = machine(&[host, first, second], "pci0000:00/0001:80:1f.7/virtio0");
-        for (interface, want) in [(Some("eth0"), second.0), (Some("veth7"), first.0), (None, first.0)] {
-            assert_eq!(find(at_second.path(), interface).as_deref(), Some(want), "{interface:?}");
+        for (interface, want) in [
+            (Some("eth0"), [second, first, host]),
+            (Some("veth7"), [first, second, host]),
+            (None, [first, second, host]),
+        ] {
+            assert_eq!(places(at_second.path(), interface), want.map(|(address, _)| address), "{interface:?}");
         }
         // What is not on the bus is not asked for.
         let long = "10000:00:01.0";
         let other = machine(&[(long, "0x020000"), ("0000:00:01.0", "0x060400"), host], "pci0000:00/10000:00:01.0");
-        assert_eq!(find(other.path(), Some("eth0")).as_deref(), Some(host.0));
-        assert_eq!(find(machine(&[], "none").path(), Some("eth0")), None);
-        assert_eq!(find(Path::new("/nowhere"), None), None);
+        assert_eq!(places(other.path(), Some("eth0")), [host.0]);
+        assert!(places(machine(&[], "none").path(), Some("eth0")).is_empty());
+        assert!(places(Path::new("/nowhere"), None).is_empty());
     }
 }

@@ -78,8 +78,12 @@ const PORT_1: &str = "ports/1";
 /// Something cannot be written.
 pub fn write_tree(root: &Path, index: usize, identity: &Identity, values: &Values) -> io::Result<()> {
     let Identity { device, part_id, gbps, fw_ver, addr, .. } = identity;
-    let pci = format!("devices/{}", pci::address(addr.map(|addr| addr.ip()), index));
     let class = root.join("class/infiniband").join(device);
+    // One that is there stays where it is.
+    let there = fs::read_link(class.join("device")).ok();
+    let place = there.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let is_taken = |place: &str| root.join("devices").join(place).exists();
+    let pci = format!("devices/{}", place.unwrap_or_else(|| pci::address(addr.map(|addr| addr.ip()), index, is_taken)));
     let port = class.join(PORT_1);
     let put = |path: &Path, text: &str| put(path, text);
 

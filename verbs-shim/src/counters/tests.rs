@@ -177,6 +177,25 @@ fn the_tree_has_all_counters_and_is_refreshed_in_place() {
 }
 
 #[test]
+fn devices_of_one_tree_are_in_different_places() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = |name: &str| fs::canonicalize(dir.path().join("class/infiniband").join(name).join("device")).unwrap();
+    let names = ["rdmap0s6", "rdmap1s6"];
+    for _ in 0..2 {
+        for (index, name) in names.into_iter().enumerate() {
+            write_tree(dir.path(), index, &Identity { device: name.into(), ..identity() }, &values(1)).unwrap();
+        }
+    }
+    let first = pci::address(None, 0, |_| false);
+    let second = pci::address(None, 1, |place| place == first);
+    let places = names.map(|name| device(name).file_name().unwrap().to_owned());
+    // A machine with one place has room for one.
+    assert_eq!(places[0] == places[1], first == second, "{places:?}");
+    let made = fs::read_dir(dir.path().join("devices")).unwrap().count();
+    assert_eq!(made, if first == second { 1 } else { 2 }, "they have moved");
+}
+
+#[test]
 fn every_counter_of_a_card_has_its_place() {
     use srd_core::Stats;
     use srd_core::card::{DeviceCounters, PortCounters};
