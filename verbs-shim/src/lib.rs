@@ -13,6 +13,7 @@ mod company;
 mod config;
 mod cores;
 pub mod counters;
+mod cpu;
 pub mod deaf;
 pub mod faults;
 mod gone;

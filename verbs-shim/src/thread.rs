@@ -6,12 +6,13 @@
 //! program: a device answers whatever its program does. Whoever was away is looked after more often for a while, unless
 //! cores are scarce: then it may just be waiting for one, and the thread would only take it from others.
 //!
-//! That is not fast enough for programs that wait for bytes that others write into their memory. A thread that is told to spin
+//! Programs that wait for bytes that others write into their memory poll for a moment only, and run all the same: such a program
+//! does not wait for a core, and is looked after the more often the more often it was found so. A thread that is told to spin
 //! ([`WaitMode::Spin`]) has a core of its own, and takes over after microseconds.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -21,11 +22,14 @@ use srd_udp::WaitMode;
 
 use crate::cancel::NoCancel;
 use crate::cores::Cores;
+use crate::cpu;
 use crate::unit::Pu;
 
 /// How often the thread looks whether the program drives the card: after the program was away, and when it has driven for
 /// long. The former is as long as a peer may have to wait, the latter not felt by a program that shares a core with the thread.
 const LOOK: Duration = Duration::from_micros(200);
+/// The same for a program that runs without driving again and again.
+const SHORTEST_LOOK: Duration = Duration::from_micros(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(4);
 /// How often counters are published at the least while anything moves.
 const PUBLISH: Duration = Duration::from_millis(200);
@@ -49,6 +53,8 @@ pub(crate) struct Shift {
     event: Arc<EventFd>,
     /// Turns that the program has driven.
     turns: AtomicU64,
+    /// The thread that drove the last one.
+    driver: AtomicI32,
     /// The program is going to sleep.
     leaving: AtomicBool,
     stop: AtomicBool,
@@ -60,6 +66,7 @@ impl Shift {
             state: AtomicU8::new(AWAKE),
             event: Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?),
             turns: AtomicU64::new(0),
+            driver: AtomicI32::new(0),
             leaving: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         })
@@ -69,6 +76,7 @@ impl Shift {
     #[inline]
     pub(crate) fn drove(&self) {
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.driver.store(cpu::me(), Ordering::Relaxed);
     }
 
     /// There is something to do; whoever drives shall do it. Called with the lock of the card, under which the thread
@@ -142,6 +150,8 @@ pub(crate) enum Turn {
 /// How often to look after the program.
 #[derive(Debug)]
 struct Looks {
+    /// How soon, after the program was away.
+    first: Duration,
     next: Duration,
     /// The program was not seen to drive, and was given more time.
     waited: bool,
@@ -149,18 +159,21 @@ struct Looks {
 
 impl Looks {
     fn new() -> Looks {
-        Looks { next: LOOK, waited: false }
+        Looks { first: LOOK, next: LOOK, waited: false }
     }
 
-    /// The program was away.
-    fn away(&mut self) {
-        *self = Looks::new();
+    /// The program was away; it may have `run` since it drove last.
+    fn away(&mut self, ran: bool) {
+        // If it drove for no longer than that.
+        let again = ran && self.next <= self.first * 2;
+        let first = if again { (self.first / 2).max(SHORTEST_LOOK) } else { LOOK };
+        *self = Looks { first, next: first, waited: false };
     }
 
     /// It drives: when to look again. Slowly less often, since many programs are away again soon.
     fn next(&mut self) -> Duration {
         let next = self.next;
-        *self = Looks { next: (next + next / 8).min(LONGEST_LOOK), waited: false };
+        (self.next, self.waited) = ((next + next / 8).min(LONGEST_LOOK), false);
         next
     }
 
@@ -178,6 +191,7 @@ impl Looks {
 /// Runs until it is told to stop, or the card has failed.
 pub(crate) fn run(pu: &Pu, readiness: Vec<OwnedFd>, wait: WaitMode) {
     let cores = Cores::new();
+    cpu::be_punctual();
     if look_after(pu, &readiness, &cores, wait).is_err() {
         pu.shift.ends();
         pu.publish();
@@ -193,9 +207,16 @@ fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores, wait: WaitMode) -> 
     let mut seen = shift.turns.load(Ordering::Relaxed);
     let mut published = Instant::now();
     let mut looks = Looks::new();
+    // When the program was last seen to drive, and what its thread had had of a core.
+    let mut trusted = (Instant::now(), None);
+    let has_run = |(since, had): (Instant, Option<Duration>)| {
+        let has = cpu::time_of(shift.driver.load(Ordering::Relaxed));
+        had.zip(has).is_some_and(|(had, has)| has.saturating_sub(had) > since.elapsed() / 2)
+    };
     // How long there has been nothing to do, while the thread drives.
     let mut idle: Option<Instant> = None;
-    // Whoever polls hears of it, too.
+    // When it was asked whether cores are scarce, before spinning. Whoever polls hears of it, too.
+    let mut asked = Instant::now();
     let cores_are_scarce = || {
         let scarce = cores.are_scarce();
         pu.cores_are_scarce.store(scarce, Ordering::Relaxed);
@@ -208,16 +229,23 @@ fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores, wait: WaitMode) -> 
             published = Instant::now();
             pu.publish();
         }
+        let mut ran = false;
         // How much longer the program is trusted to drive.
         let pause = if wait == WaitMode::Spin {
             (turns != seen).then_some(SPIN_LOOK)
         } else if left {
             None
         } else if turns != seen {
-            cores_are_scarce();
-            Some(looks.next())
+            let next = looks.next();
+            if next >= LOOK {
+                cores_are_scarce();
+            }
+            trusted = (Instant::now(), cpu::time_of(shift.driver.load(Ordering::Relaxed)));
+            Some(next)
         } else if shift.state.load(Ordering::Relaxed) == PARKED {
-            looks.wait(cores_are_scarce)
+            // It may wait for a core.
+            ran = has_run(trusted);
+            if ran { None } else { looks.wait(cores_are_scarce) }
         } else {
             None
         };
@@ -233,13 +261,19 @@ fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores, wait: WaitMode) -> 
             continue;
         }
         seen = turns;
-        looks.away();
+        if shift.state.load(Ordering::Relaxed) == PARKED {
+            looks.away(ran);
+        }
         shift.state.store(AWAKE, Ordering::SeqCst);
         let may_sleep = match wait {
             WaitMode::Spin => false,
             WaitMode::Sleep => true,
             WaitMode::Adaptive { spin } => {
-                idle.is_some_and(|since| pu.cores_are_scarce.load(Ordering::Relaxed) || since.elapsed() >= spin)
+                if asked.elapsed() >= LONGEST_LOOK {
+                    asked = Instant::now();
+                    cores_are_scarce();
+                }
+                pu.cores_are_scarce.load(Ordering::Relaxed) || idle.is_some_and(|since| since.elapsed() >= spin)
             }
         };
         let mut timeout = match pu.drive(may_sleep)? {
@@ -248,10 +282,7 @@ fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores, wait: WaitMode) -> 
                 continue;
             }
             Turn::Nothing => {
-                if idle.is_none() {
-                    idle = Some(Instant::now());
-                    cores_are_scarce();
-                }
+                idle.get_or_insert_with(Instant::now);
                 std::hint::spin_loop();
                 continue;
             }
@@ -315,8 +346,24 @@ mod tests {
             assert!(pauses[0] == LOOK && pauses.is_sorted() && pauses[99] == LONGEST_LOOK);
             assert!(pauses[..5].iter().sum::<Duration>() < LOOK * 8, "not for a moment only");
             assert_eq!(looks.wait(|| unreachable!("nobody asks")), None, "it had enough");
-            looks.away();
+            looks.away(false);
         }
+    }
+
+    #[test]
+    fn whoever_runs_without_driving_is_looked_after_sooner_and_sooner() {
+        let mut looks = Looks::new();
+        for first in [200, 100, 50, 25, 20, 20].map(Duration::from_micros) {
+            assert_eq!(looks.next(), first);
+            looks.away(true);
+        }
+        // Until it drives for longer.
+        while looks.next() < LOOK {}
+        looks.away(true);
+        assert_eq!(looks.next(), LOOK);
+        looks.away(true);
+        looks.away(false);
+        assert_eq!(looks.next(), LOOK, "it may have waited");
     }
 
     #[test]
