@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::process::Command;
 use std::sync::MutexGuard;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -293,6 +294,48 @@ fn large_datagrams_vanish() {
         to.assert_sound();
         if spines == SPINES {
             assert!(seen.peer.datagram <= 1372, "datagrams still have {} bytes", seen.peer.datagram);
+        }
+    }
+}
+
+/// What a message from nowhere says about the way counts for nothing, also for connections that begin later.
+#[test]
+fn claims_about_the_way() {
+    let Some((_turn, bed)) = stage(fabric()) else { return };
+    for drivers in [[Udp, Udp], [Xdp, Xdp]] {
+        let [from, to] = both(drivers);
+        let (from, to) = (Node::start(bed.host(0), from), Node::start(bed.host(1), to));
+        bed.host(1).claim_too_long(from.addr(), to.addr(), 600).unwrap();
+        assert!(bed.host(0).learns_about(to.addr().ip()).unwrap(), "the kernel believes it");
+        from.send(to.addr(), Load { size: 8192, depth: 16, count: 200 });
+        assert!(from.finish(PATIENCE), "the transfer ends: {}", counters(&from.snapshot()));
+        assert_eq!(from.snapshot().peer.datagram, 1472, "{drivers:?}");
+        to.assert_sound();
+    }
+}
+
+/// Routers whose next cable carries less say so; whether they do or not, the sender finds out.
+#[test]
+fn narrow_cables() {
+    let Some((_turn, bed)) = stage(fabric()) else { return };
+    for spine in 0..SPINES {
+        let leaf = format!("srdbed-{}-l0", bed.id());
+        let set = ["-n", &leaf, "link", "set", &format!("s{spine}"), "mtu", "1430"];
+        assert!(Command::new("ip").args(set).status().unwrap().success());
+    }
+    let load = Load { size: 8192, depth: 64, count: 2000 };
+    for drivers in [[Udp, Udp], [Xdp, Xdp]] {
+        // The second time, the kernel has heard of it.
+        for _ in 0..2 {
+            let [from, to] = both(drivers);
+            let (from, to) = (Node::start(bed.host(0), from), Node::start(bed.host(1), to));
+            let start = Instant::now();
+            from.send(to.addr(), load);
+            assert!(from.finish(PATIENCE), "the transfer ends: {}", counters(&from.snapshot()));
+            let seen = from.snapshot();
+            eprintln!("cables for 1430 bytes, {drivers:?}: {:?}, {}", start.elapsed(), counters(&seen));
+            assert_eq!(seen.peer.datagram, 1400, "{drivers:?}");
+            to.assert_sound();
         }
     }
 }

@@ -11,6 +11,7 @@ use srd_core::{Burst, Driver, Gather, MIN_DATAGRAM, RxMeta, SourcePort, Time, Tx
 use crate::clock::Clock;
 use crate::error::BindError;
 use crate::options::{UdpOptions, WaitMode};
+use crate::route;
 use crate::rx::{Assists, Receiver};
 use crate::socket::{self, MainInfo};
 use crate::stats::UdpStats;
@@ -228,7 +229,7 @@ impl Driver for UdpDriver {
 
     fn max_datagram(&mut self, to: SocketAddr) -> u16 {
         let headers = if self.local.is_ipv4() { 28 } else { 48 };
-        let mtu = self.options.mtu.map_or_else(|| socket::route_mtu(self.local, to).ok(), |mtu| Some(mtu.into()));
+        let mtu = self.options.mtu.map_or_else(|| route::mtu(self.local, to).ok(), |mtu| Some(mtu.into()));
         let max = mtu.map_or(UNKNOWN_MAX, |mtu| mtu.saturating_sub(headers));
         max.clamp(MIN_DATAGRAM.into(), MAX_DATAGRAM) as u16
     }

@@ -16,7 +16,10 @@ mod clock;
 mod driver;
 mod endpoint;
 mod error;
+#[doc(hidden)]
+pub mod netlink;
 mod options;
+mod route;
 mod rx;
 mod socket;
 mod stats;

@@ -51,7 +51,7 @@ pub struct UdpOptions {
     /// `net.core.wmem_max`.
     pub send_buffer: usize,
     /// MTU to assume towards everyone, in bytes with IP and UDP headers, 560..=65535. Default `None`: ask the routing
-    /// table.
+    /// table, which means that of the route, else of the interface.
     pub mtu: Option<u16>,
     /// Segmentation offload on sending (GSO). Worth 10x in bulk.
     pub gso: Offload,

@@ -94,7 +94,7 @@ pub(crate) fn open_path(
     Err(io::Error::other("all ports of the range for paths are in use"))
 }
 
-/// The MTU of the first hop from `local` to `to` as the routing table knows it, in bytes with headers.
+/// The MTU of the way from `local` to `to` as the kernel knows it, in bytes with headers.
 pub(crate) fn route_mtu(local: SocketAddr, to: SocketAddr) -> io::Result<u32> {
     let socket = open(local)?;
     socket.bind(&any_port(local).into())?;

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use common::{Memory, add, driver, loopbacks, pair, receive};
 use srd_core::{Driver, Ecn, SourcePort, Span, TxBatch};
 use srd_udp::UdpDriver;
+use testbed::{Family, Pair};
 
 /// Sends one datagram of `len` bytes from source port `port` of `a`.
 fn send_one(a: &mut UdpDriver, to: SocketAddr, port: u16, len: usize) {
@@ -194,4 +195,48 @@ fn max_datagram_of_the_first_hop() {
             assert_eq!(a.max_datagram(b.local_addr()), max);
         }
     }
+}
+
+/// A connection begins with what the routing table says, not with what somebody may have made the kernel believe.
+#[test]
+fn claims_about_the_way_are_not_believed() {
+    let Some(bed) = Pair::builder().mtu(9000).for_test() else { return };
+    let host = bed.host(0);
+    let ip = |args: String| {
+        let out = host.command("ip").args(args.split(' ')).output().unwrap();
+        assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
+    };
+    for (family, headers, bits) in [(Family::V4, 28, 32), (Family::V6, 48, 128)] {
+        let to = SocketAddr::new(bed.host(1).ip(family), 4000);
+        let mut unbound = SocketAddr::new(host.ip(family), 0);
+        for wildcard in [false, true] {
+            if wildcard {
+                unbound.set_ip(if to.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) });
+            }
+            let mut a = host.enter(|| driver(unbound, |_| {})).unwrap();
+            let from = SocketAddr::new(host.ip(family), a.local_addr().port());
+            let mut max = || host.enter(|| a.max_datagram(to)).unwrap();
+            assert_eq!(max(), 9000 - headers);
+            bed.host(1).claim_too_long(from, to, 1300).unwrap();
+            assert!(host.learns_about(to.ip()).unwrap());
+            assert_eq!(max(), 9000 - headers, "of the interface");
+            // What the administrator says holds, be it locked (then the kernel learns nothing) or not.
+            ip(format!("route add {}/{bits} dev eth0 mtu 4000", to.ip()));
+            assert_eq!(max(), 4000 - headers);
+            bed.host(1).claim_too_long(from, to, 1300).unwrap();
+            assert!(host.learns_about(to.ip()).unwrap());
+            assert_eq!(max(), 4000 - headers, "of the route");
+            ip(format!("route replace {}/{bits} dev eth0 mtu lock 1400", to.ip()));
+            assert_eq!(max(), 1400 - headers, "of the route, locked");
+            ip(format!("route del {}/{bits} dev eth0", to.ip()));
+        }
+    }
+    // A router on the cable may have said what IPv6 is to do with.
+    let set = || std::fs::write("/proc/sys/net/ipv6/conf/eth0/mtu", "6000");
+    host.enter(set).unwrap().unwrap();
+    let to = SocketAddr::new(bed.host(1).ip(Family::V6), 4000);
+    let mut a = host.enter(|| driver(SocketAddr::new(host.ip(Family::V6), 0), |_| {})).unwrap();
+    bed.host(1).claim_too_long(a.local_addr(), to, 1300).unwrap();
+    assert!(host.learns_about(to.ip()).unwrap());
+    assert_eq!(host.enter(|| a.max_datagram(to)).unwrap(), 6000 - 48);
 }

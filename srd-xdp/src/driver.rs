@@ -144,8 +144,8 @@ impl XdpDriver {
         self.udp.port_number(port)
     }
 
-    fn follow(&mut self) {
-        if self.table.follow() {
+    fn follow(&mut self, now: Time) {
+        if self.table.follow(now) {
             // If the map is full, the new addresses go through the kernel.
             let _ = self.filter.receive_at(self.local, self.table.links(), self.origin.interface);
         }
@@ -212,7 +212,7 @@ impl Driver for XdpDriver {
             received += by_udp;
             if at >= self.news_due {
                 self.news_due = at + NEWS_PAUSE;
-                self.follow();
+                self.follow(at);
             }
         }
         Ok(received)

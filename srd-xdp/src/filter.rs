@@ -10,8 +10,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use srd_udp::netlink::Netlink;
+
 use crate::error::OpenError;
-use crate::net::{Link, Links, Netlink};
+use crate::net::{Link, Links};
 use crate::program::assemble;
 use crate::sys::{self, ArrayMap, Attached, HashMap, Loaded, MapsByName, SocketMap, Xsk};
 

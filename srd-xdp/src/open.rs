@@ -4,10 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use srd_udp::netlink::Netlink;
+
 use crate::error::OpenError;
 use crate::filter::{Filter, MAX_QUEUES};
 use crate::lane::{self, Lane};
-use crate::net::{Link, Links, Netlink, Table};
+use crate::net::{Link, Links, Table};
 use crate::options::{Attach, XdpOptions, ZeroCopy};
 use crate::sys::{self, Attached, Mode};
 

@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 
+use srd_udp::netlink::Netlink;
+
 use crate::error::OpenError;
 use crate::filter::{load, named};
 use crate::lane;
-use crate::net::{Links, Netlink};
+use crate::net::Links;
 use crate::options::XdpOptions;
 use crate::sys::{self, Xsk};
 

@@ -225,6 +225,24 @@ fn an_mtu_that_grows() {
     assert_eq!((b.stats().rx_too_long, b.stats().udp.rx_datagrams), (0, 3), "{:?}", b.stats());
 }
 
+/// What somebody may have made the kernel believe about a way does not send large datagrams on a slower one.
+#[test]
+fn claims_about_the_way_are_not_believed() {
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
+    let (mut a, mut b) = (xdp(bed.host(0), Family::V4), udp(bed.host(1), Family::V4));
+    meet(&mut a, &mut b);
+    bed.host(1).claim_too_long(a.addr(), b.addr(), 600).expect("a host");
+    assert!(bed.host(0).learns_about(b.addr().ip()).expect("a host"));
+    // Everything is asked for anew.
+    ip(bed.host(0), "route add 10.5.0.0/16 via 10.0.0.2");
+    a.receive_until(1, Span::from_millis(5));
+    let before = a.stats();
+    a.say(b.addr(), &"x".repeat(1472));
+    assert_eq!(b.receive(1)[0].1.len(), 1472);
+    let after = a.stats();
+    assert_eq!((after.tx_datagrams, after.tx_fallbacks), (before.tx_datagrams + 1, before.tx_fallbacks), "{after:?}");
+}
+
 #[test]
 fn other_ports_and_addresses_are_the_kernels() {
     let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };

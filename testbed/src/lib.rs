@@ -35,6 +35,7 @@ mod cable;
 mod clos;
 mod error;
 mod host;
+mod icmp;
 mod impair;
 mod name;
 mod netns;

@@ -3,11 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use srd_core::{SourcePort, Span, Token, TxBatch};
+use srd_udp::netlink::Netlink;
 use testbed::{Family, Host, Pair};
 
 use super::*;
 use crate::filter::Filter;
-use crate::net::{Hop, Links, Netlink};
+use crate::net::{Hop, Links};
 use crate::sys::Attached;
 
 const MODE: Mode = Mode { zero_copy: false, multi: false };

@@ -9,8 +9,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
 };
-
-use super::Netlink;
+use srd_udp::netlink::Netlink;
 
 /// An interface.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]

@@ -1,11 +1,12 @@
 //! Where frames to a destination go: route and neighbour, as the kernel knows them.
 //!
-//! Answers are kept until the kernel tells of a change. A destination that is not reached by a known neighbour through our
-//! interface has no [`Hop`]: the kernel's own stack carries its datagrams, and thereby finds the neighbour, which we hear of.
+//! Answers are kept until the kernel tells of a change, and what messages from the network have taught it no longer than it
+//! keeps that itself. A destination that is not reached by a known neighbour through our interface has no [`Hop`]: the
+//! kernel's own stack carries its datagrams, and thereby finds the neighbour, which we hear of.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
@@ -13,11 +14,13 @@ use netlink_packet_core::NLM_F_REPLACE;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use srd_core::{Span, Time};
+use srd_udp::netlink::{self, Netlink};
 
+use super::Links;
 use super::link::MAX_TAGS;
-use super::{Links, Netlink};
 
 /// The next hop of a destination, and how to address it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,6 +65,10 @@ pub(crate) struct Table {
     links: Links,
     routes: HashMap<Key, Option<Route>>,
     neighbours: HashMap<Next, Neighbour>,
+    /// The time, as far as it has been told.
+    now: Time,
+    /// When the kernel forgets the first of what the routes say and it has learned.
+    renew: Time,
     /// The last answer, until there is news: most bursts go where the one before went.
     last: Option<(Key, Hop)>,
 }
@@ -71,6 +78,8 @@ pub(crate) struct Table {
 const GROUPS: [u32; 9] = [1, 3, 5, 7, 8, 9, 11, 19, 32];
 /// Destinations remembered at most; beyond, all are asked for again.
 const MAX_ROUTES: usize = 8192;
+/// In what the kernel counts the time that is left of a route (`USER_HZ`).
+const TICK: Span = Span::from_millis(10);
 
 impl Table {
     /// For frames that leave by this interface.
@@ -78,7 +87,9 @@ impl Table {
         let listen = Netlink::listen(&GROUPS)?;
         let mut ask = Netlink::open()?;
         let links = Links::read(&mut ask)?;
-        Ok(Table { interface, ask, listen, links, routes: HashMap::new(), neighbours: HashMap::new(), last: None })
+        let (routes, neighbours) = (HashMap::new(), HashMap::new());
+        let (now, renew) = (Time::ZERO, Time::NEVER);
+        Ok(Table { interface, ask, listen, links, routes, neighbours, now, renew, last: None })
     }
 
     pub(crate) fn links(&self) -> &Links {
@@ -127,24 +138,21 @@ impl Table {
         if to.is_multicast() || to.is_loopback() || to.is_unspecified() {
             return None;
         }
-        let mut question = RouteMessage::default();
-        question.header.address_family = family(to);
-        question.header.destination_prefix_length = bits(to);
-        question.attributes.push(RouteAttribute::Destination(to.into()));
-        if let Some(from) = from {
-            question.header.source_prefix_length = bits(from);
-            question.attributes.push(RouteAttribute::Source(from.into()));
-        }
-        if scope != 0 {
-            question.attributes.push(RouteAttribute::Oif(scope));
-        }
-        let Ok(RouteNetlinkMessage::NewRoute(answer)) = self.ask.get(RouteNetlinkMessage::GetRoute(question)) else {
-            return None;
+        let addr = match to {
+            IpAddr::V4(_) => SocketAddr::new(to, 0),
+            IpAddr::V6(to) => SocketAddrV6::new(to, 0, 0, scope).into(),
         };
+        let question = netlink::route_to(addr, from);
+        let answer = self.ask.route(question.clone()).ok()?;
         if answer.header.kind != RouteType::Unicast {
             return None;
         }
-        let (mut out, mut next, mut source, mut mtu) = (None, to, from, None);
+        let (mut out, mut next, mut source, mut mtu) = (None, to, from, netlink::mtu(&answer));
+        if mtu.is_some()
+            && let Ok(configured) = self.ask.configured_mtu(question)
+        {
+            mtu = configured;
+        }
         for attribute in answer.attributes {
             match attribute {
                 RouteAttribute::Oif(index) => out = Some(index),
@@ -152,8 +160,9 @@ impl Table {
                 // An IPv4 route by an IPv6 neighbour.
                 RouteAttribute::Via(_) | RouteAttribute::Encap(_) => return None,
                 RouteAttribute::PrefSource(address) if source.is_none() => source = ip(&address),
-                RouteAttribute::Metrics(metrics) => {
-                    mtu = metrics.iter().find_map(|m| if let RouteMetric::Mtu(mtu) = m { Some(*mtu) } else { None });
+                RouteAttribute::CacheInfo(info) if info.expires != 0 => {
+                    let left = info.expires.cast_signed().max(1).cast_unsigned();
+                    self.renew = self.renew.min(self.now + TICK * u64::from(left));
                 }
                 _ => {}
             }
@@ -170,7 +179,12 @@ impl Table {
     }
 
     /// Takes note of what the kernel has to tell. Returns whether addresses may have changed.
-    pub(crate) fn follow(&mut self) -> bool {
+    pub(crate) fn follow(&mut self, now: Time) -> bool {
+        self.now = now;
+        if self.renew <= now {
+            self.routes.clear();
+            (self.renew, self.last) = (Time::NEVER, None);
+        }
         let (mut changed, mut readdressed, mut unknown) = (false, false, false);
         let last = &mut self.last;
         let neighbours = &mut self.neighbours;
@@ -268,14 +282,58 @@ fn family(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-fn bits(ip: IpAddr) -> u8 {
-    if ip.is_ipv4() { 32 } else { 128 }
-}
-
 fn ip(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
         RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use testbed::Pair;
+
+    use super::*;
+
+    /// The kernel forgets a redirection after five minutes, and says nothing.
+    #[test]
+    fn what_the_network_has_said_is_forgotten_with_the_kernel() {
+        let Some(bed) = Pair::builder().mtu(1500).for_test() else { return };
+        let host = bed.host(0);
+        let ip = |args: &str| {
+            let out = host.command("ip").args(args.split(' ')).output().expect("ip starts");
+            assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
+        };
+        ip("route add 10.6.0.0/16 via 10.0.0.2");
+        for i in [2, 9] {
+            ip(&format!("neigh replace 10.0.0.{i} lladdr 02:00:00:00:00:0{i} dev eth0 nud permanent"));
+        }
+        let set = |name: &str, value: &str| {
+            let path = format!("/proc/sys/net/ipv4/{name}");
+            host.enter(|| std::fs::write(path, value)).expect("a host").expect("a setting");
+        };
+        ["all", "eth0"].iter().for_each(|conf| set(&format!("conf/{conf}/accept_redirects"), "1"));
+        ["all", "eth0"].iter().for_each(|conf| set(&format!("conf/{conf}/secure_redirects"), "0"));
+        let open = || {
+            let links = Links::read(&mut Netlink::open()?)?;
+            let cable = links.choose(IpAddr::from([0; 4]), Some("eth0")).map_err(io::Error::other)?;
+            Ok::<_, io::Error>((UdpSocket::bind((host.addr(), 0))?, Table::open(cable.index)?))
+        };
+        let (socket, mut table) = host.enter(open).expect("a host").expect("a socket and a table");
+        let to = SocketAddr::from(([10, 6, 0, 1], 4000));
+        let start = Time::ZERO + Span::from_secs(7);
+        table.follow(start);
+        let mut next = |at: Span| {
+            table.follow(start + at);
+            table.hop(to, None).map(|hop| hop.to_mac[5])
+        };
+        bed.host(1).redirect(socket.local_addr().expect("bound"), to, [10, 0, 0, 9].into()).expect("a host");
+        assert!(host.learns_about(to.ip()).expect("a host"));
+        assert_eq!(next(Span::from_secs(1)), Some(9), "the kernel believes it");
+        set("route/flush", "1");
+        assert_eq!(next(Span::from_secs(302)), Some(2), "and has forgotten it");
     }
 }

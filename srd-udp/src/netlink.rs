@@ -1,11 +1,13 @@
-//! A netlink socket: questions and answers, and news.
+//! A netlink socket: questions and answers, and news. For drivers on top of this one, too.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage, RouteMetric};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
 /// Dumps come in pieces of at most this many bytes.
 const BUFFER: usize = 64 << 10;
@@ -13,7 +15,7 @@ const BUFFER: usize = 64 << 10;
 const MAX_MESSAGES: usize = 100_000;
 
 /// See the module documentation.
-pub(crate) struct Netlink {
+pub struct Netlink {
     socket: Socket,
     buffer: Vec<u8>,
     sequence: u32,
@@ -27,15 +29,21 @@ impl std::fmt::Debug for Netlink {
 
 impl Netlink {
     /// A socket for questions.
-    pub(crate) fn open() -> io::Result<Netlink> {
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn open() -> io::Result<Netlink> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind(&SocketAddr::new(0, 0))?;
-        socket.connect(&SocketAddr::new(0, 0))?;
+        socket.bind(&netlink_sys::SocketAddr::new(0, 0))?;
+        socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
         Ok(Netlink { socket, buffer: Vec::with_capacity(BUFFER), sequence: 0 })
     }
 
     /// A socket for news of these groups (`RTNLGRP_` of `linux/rtnetlink.h`). It never blocks.
-    pub(crate) fn listen(groups: &[u32]) -> io::Result<Netlink> {
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn listen(groups: &[u32]) -> io::Result<Netlink> {
         let netlink = Netlink::open()?;
         netlink.socket.set_non_blocking(true)?;
         for &group in groups {
@@ -60,22 +68,40 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub(crate) fn get(&mut self, question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
+    pub fn get(&mut self, question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
         let mut answer = None;
         self.send(question, NLM_F_ACK)?;
         self.read_answer(|message| answer = Some(message))?;
         answer.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// Asks for a route.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn route(&mut self, question: RouteMessage) -> io::Result<RouteMessage> {
+        match self.get(RouteNetlinkMessage::GetRoute(question))? {
+            RouteNetlinkMessage::NewRoute(answer) => Ok(answer),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// The MTU that whoever made the route has set, if any. The answer to the same question by [`route`](Self::route) may hold
+    /// one that a message from the network has taught the kernel, be it forged.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn configured_mtu(&mut self, mut question: RouteMessage) -> io::Result<Option<u32>> {
+        // The entry of the table that matches, not what was made of it. Kernels before 4.13 do not know the difference.
+        question.header.flags |= RouteFlags::FibMatch;
+        self.route(question).map(|entry| mtu(&entry))
+    }
+
     /// Asks for all of a kind.
     ///
     /// # Errors
     /// The kernel's answer.
-    pub(crate) fn list(
-        &mut self,
-        question: RouteNetlinkMessage,
-        each: impl FnMut(RouteNetlinkMessage),
-    ) -> io::Result<()> {
+    pub fn list(&mut self, question: RouteNetlinkMessage, each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
         self.send(question, NLM_F_DUMP)?;
         self.read_answer(each)
     }
@@ -84,7 +110,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub(crate) fn tell(&mut self, order: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    pub fn tell(&mut self, order: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.send(order, NLM_F_ACK | flags)?;
         self.read_answer(|_| ())
     }
@@ -119,7 +145,7 @@ impl Netlink {
     ///
     /// # Errors
     /// `ENOBUFS`: some were lost.
-    pub(crate) fn news(&mut self, mut each: impl FnMut(Option<RouteNetlinkMessage>)) -> io::Result<()> {
+    pub fn news(&mut self, mut each: impl FnMut(Option<RouteNetlinkMessage>)) -> io::Result<()> {
         loop {
             let read = self.read(|message| match message.map(|message| message.payload) {
                 Some(NetlinkPayload::InnerMessage(message)) => each(Some(message)),
@@ -160,4 +186,34 @@ impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// The question for the route towards `to`, sending from `from` if that is given.
+pub fn route_to(to: SocketAddr, from: Option<IpAddr>) -> RouteMessage {
+    let mut question = RouteMessage::default();
+    question.header.address_family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    question.header.destination_prefix_length = bits(to.ip());
+    question.attributes.push(RouteAttribute::Destination(to.ip().into()));
+    if let Some(from) = from {
+        question.header.source_prefix_length = bits(from);
+        question.attributes.push(RouteAttribute::Source(from.into()));
+    }
+    if let SocketAddr::V6(to) = to
+        && to.scope_id() != 0
+    {
+        question.attributes.push(RouteAttribute::Oif(to.scope_id()));
+    }
+    question
+}
+
+fn bits(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { 32 } else { 128 }
+}
+
+/// The MTU that a route names.
+pub fn mtu(route: &RouteMessage) -> Option<u32> {
+    route.attributes.iter().find_map(|attribute| {
+        let RouteAttribute::Metrics(metrics) = attribute else { return None };
+        metrics.iter().find_map(|m| if let RouteMetric::Mtu(mtu) = m { Some(*mtu) } else { None })
+    })
 }
