@@ -6,10 +6,12 @@
 //! once whatever the network does with old packets.
 
 mod classes;
+mod crowds;
 mod queue;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::num::NonZeroU16;
 
 use crate::blocks::{Blocks, BlocksPool};
 use crate::endpoint::{Outbound, RnrRetry};
@@ -18,6 +20,7 @@ use crate::time::Time;
 use crate::upper::{Failure, Token};
 use crate::wire::{BLOCK, fragment_len};
 use classes::Place;
+use crowds::Crowds;
 use queue::Queue;
 
 /// A piece of a message, as a packet carries it.
@@ -49,8 +52,19 @@ struct Message {
     /// What the receiver has, once the message has been cut into more than one piece.
     acked: Option<Box<Blocks>>,
     rnr_attempts: u8,
-    /// Whether the slot holds a message at all.
-    live: bool,
+    standing: Standing,
+    /// The crowd that it belongs to, if it does.
+    crowd: Option<NonZeroU16>,
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Nothing,
+    /// A message that tries, or has not been tried yet.
+    Tries,
+    /// A message that waits until another of its crowd was taken.
+    Waits,
 }
 
 /// See the module documentation.
@@ -68,6 +82,7 @@ pub(crate) struct Outbox {
     /// Messages in progress by id; the entry is the slot.
     ids: SeqRing<Option<u32>>,
     backoff: BinaryHeap<Reverse<(Time, u32)>>,
+    crowds: Crowds,
     /// What the peer keeps: messages in progress, and half-delivered ones; and how many of the latter there are.
     window: u32,
     max_split: u32,
@@ -88,6 +103,7 @@ impl Outbox {
             whole: Vec::new(),
             ids: SeqRing::new(Seq(0)),
             backoff: BinaryHeap::new(),
+            crowds: Crowds::default(),
             window: 0,
             max_split: 0,
             split: 0,
@@ -163,7 +179,8 @@ impl Outbox {
 
     #[inline]
     pub(crate) fn push(&mut self, out: Outbound) {
-        let message = Message { out, id: None, next: 0, acked: None, rnr_attempts: 0, live: true };
+        let standing = Standing::Tries;
+        let message = Message { out, id: None, next: 0, acked: None, rnr_attempts: 0, standing, crowd: None };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = message;
@@ -265,6 +282,10 @@ impl Outbox {
             let blocks = message.acked.as_mut().expect("a message in pieces was split");
             blocks.mark(piece.offset, piece.len);
             if !blocks.is_full() {
+                // The receiver has taken it, however long the rest may be on its way.
+                if let Some(crowd) = message.crowd.take() {
+                    self.let_follow(crowd);
+                }
                 return None;
             }
         }
@@ -295,19 +316,39 @@ impl Outbox {
         Some(token)
     }
 
-    /// The receiver had no buffer for message `id`: it goes again at a time that `pause` gives for the attempt's number,
-    /// or fails (its token is returned) when all attempts are used up.
+    /// The receiver had no buffer for message `id`: it goes again at a time that `resume` gives for the attempt's number,
+    /// or fails (its token is returned) when all attempts are used up. Of those that may try for ever and for which `waits_for`
+    /// says the same, one tries for all.
     // [RNR-3]
-    pub(crate) fn not_ready(&mut self, id: Seq, resume: impl FnOnce(u8) -> Time) -> Option<Token> {
+    pub(crate) fn not_ready(
+        &mut self,
+        id: Seq,
+        waits_for: impl FnOnce(Token) -> Option<NonZeroU16>,
+        resume: impl FnOnce(u8) -> Time,
+    ) -> Option<Token> {
         let slot = self.slot_of(id)?;
         self.unqueue(slot);
         self.end_attempt(slot);
         let message = &mut self.slots[slot as usize];
-        let attempts = message.rnr_attempts;
-        if matches!(message.out.rnr, RnrRetry::Times(limit) if attempts >= limit) {
-            let token = message.out.token;
-            self.release(slot);
-            return Some(token);
+        let mut attempts = message.rnr_attempts;
+        match message.out.rnr {
+            RnrRetry::Times(limit) if attempts >= limit => {
+                let token = message.out.token;
+                self.release(slot);
+                return Some(token);
+            }
+            RnrRetry::Times(_) => {}
+            RnrRetry::Forever => {
+                let tried = message.crowd.is_some();
+                message.crowd = message.crowd.or_else(|| waits_for(message.out.token));
+                if let Some(crowd) = message.crowd {
+                    let Some(in_vain) = self.crowds.turned_away(crowd, slot, tried) else {
+                        message.standing = Standing::Waits;
+                        return None;
+                    };
+                    attempts = in_vain;
+                }
+            }
         }
         message.rnr_attempts = attempts.saturating_add(1);
         self.backoff.push(Reverse((resume(attempts), slot)));
@@ -363,7 +404,7 @@ impl Outbox {
 
     /// Fails everything: the connection ended.
     pub(crate) fn fail_all(&mut self, failure: Failure, mut f: impl FnMut(Token, Failure)) {
-        for message in self.slots.iter().filter(|m| m.live) {
+        for message in self.slots.iter().filter(|m| m.is_live()) {
             f(message.out.token, failure);
         }
         *self = Outbox::new();
@@ -379,7 +420,7 @@ impl Outbox {
         let before = self.live;
         for slot in 0..self.slots.len() as u32 {
             let message = &self.slots[slot as usize];
-            if !message.live || !which(&message.out) {
+            if !message.is_live() || !which(&message.out) {
                 continue;
             }
             if message.id.is_some() {
@@ -390,15 +431,16 @@ impl Outbox {
         }
         if self.live < before {
             // Those that waited for their first packet, or for a receiver that was not ready.
-            let Outbox { slots, queue, backoff, waiting, .. } = self;
+            let Outbox { slots, queue, backoff, crowds, waiting, .. } = self;
             queue.retain(|slot| {
                 let message = &slots[slot as usize];
-                if !message.live {
+                if !message.is_live() {
                     *waiting = waiting.saturating_sub(cost(&message.out));
                 }
-                message.live
+                message.is_live()
             });
-            backoff.retain(|Reverse((_, slot))| slots[*slot as usize].live);
+            backoff.retain(|Reverse((_, slot))| slots[*slot as usize].is_live());
+            crowds.retain(|slot| slots[slot as usize].is_live());
         }
         before - self.live
     }
@@ -457,13 +499,34 @@ impl Outbox {
 
     #[inline]
     fn release(&mut self, slot: u32) {
-        self.slots[slot as usize].live = false;
+        let message = &mut self.slots[slot as usize];
+        let standing = std::mem::replace(&mut message.standing, Standing::Nothing);
+        if let Some(crowd) = message.crowd.take()
+            && standing == Standing::Tries
+        {
+            self.let_follow(crowd);
+        }
         self.live -= 1;
         self.free.push(slot);
+    }
+
+    /// A message of this crowd that tried has been taken, or is no more.
+    #[cold]
+    fn let_follow(&mut self, crowd: NonZeroU16) {
+        let next = self.crowds.done(crowd, |slot| self.slots[slot as usize].is_live());
+        for slot in next.into_iter().flatten() {
+            self.slots[slot as usize].standing = Standing::Tries;
+            self.enqueue(slot);
+        }
     }
 }
 
 impl Message {
+    #[inline]
+    fn is_live(&self) -> bool {
+        self.standing != Standing::Nothing
+    }
+
     /// Whether the receiver is known to have all of a piece.
     fn has(&self, piece: &Piece) -> bool {
         self.acked.as_ref().is_some_and(|blocks| blocks.contains(piece.offset, piece.len))
@@ -559,7 +622,7 @@ mod tests {
         let mut outbox = outbox(&[500, 600]);
         let cuts = cut_all(&mut outbox);
         for cut in &cuts {
-            assert_eq!(outbox.not_ready(cut.piece.message, |_| Time::from_nanos(5)), None);
+            assert_eq!(outbox.not_ready(cut.piece.message, |_| None, |_| Time::from_nanos(5)), None);
         }
         assert_eq!(outbox.withdraw(|t| t == Token(0)), 1);
         outbox.resume(Time::from_nanos(5));
@@ -636,7 +699,7 @@ mod tests {
         let first = outbox.cut(ROOM, true, ROOM).expect("the first");
         let second = outbox.cut(ROOM, true, ROOM).expect("the second");
         for piece in [first.piece, second.piece] {
-            assert_eq!(outbox.not_ready(piece.message, |_| Time::from_nanos(5)), None);
+            assert_eq!(outbox.not_ready(piece.message, |_| None, |_| Time::from_nanos(5)), None);
         }
         outbox.start_ids(Seq(7), 64, 8);
         let mut failed = Vec::new();

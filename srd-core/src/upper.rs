@@ -5,6 +5,7 @@
 //! So payload goes straight to where it belongs: the transport keeps no copy of it in either direction.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 
 use crate::endpoint::PeerId;
 
@@ -117,6 +118,12 @@ pub trait Upper: Gather {
     /// or are [`Recall::Gone`].
     fn recall(&self, _token: Token, _offset: u32, _len: u32, _into: &mut Vec<u8>) -> Recall {
         Recall::Kept
+    }
+
+    /// What a message waits for that the receiver was not ready for, and that is to be tried for ever: of those to one peer
+    /// that wait for the same, one tries for all, and the others follow when it was taken. `None`: it tries for itself.
+    fn waits_for(&self, _token: Token) -> Option<NonZeroU16> {
+        None
     }
 
     /// The message is placed at the receiver, or failed. The token is free after this call.

@@ -1,6 +1,7 @@
 //! What stands above the transport at a station: plain messages that are counted, or the verbs card.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 
 use srd_core::card::Card;
 use srd_core::{Endpoint, Failure, Gather, Outbound, PeerId, PlaceToken, Placement, RnrRetry, Time, Token, Upper};
@@ -125,6 +126,10 @@ impl Gather for Storey {
 impl Upper for Storey {
     fn header(&self, token: Token) -> &[u8] {
         both!(ref self, s => s.header(token))
+    }
+
+    fn waits_for(&self, token: Token) -> Option<NonZeroU16> {
+        both!(ref self, s => s.waits_for(token))
     }
 
     fn completed(&mut self, token: Token, outcome: Result<(), Failure>) {

@@ -1,5 +1,7 @@
 //! Messages of peers: where they go, or why they do not.
 
+use std::num::NonZeroU16;
+
 use super::ends::{CLOSED_FOR, End, Which};
 use super::header::{Header, Route};
 use super::memory::{Regions, Segment, Segments, Use};
@@ -413,6 +415,13 @@ impl<M: HostMemory> Upper for Card<M> {
             Kind::Data(_) => Recall::Gone,
             _ => Recall::Kept,
         }
+    }
+
+    // For a receive of the queue pair that it is for. Reads wait for others to end, of whatever queue pair.
+    fn waits_for(&self, token: Token) -> Option<NonZeroU16> {
+        let out = &self.outs[token.0 as usize];
+        matches!(out.kind, Kind::Send | Kind::Write).then_some(())?;
+        NonZeroU16::new(out.request.remote_qpn)
     }
 
     fn completed(&mut self, token: Token, outcome: Result<(), Failure>) {

@@ -189,7 +189,7 @@ impl Conn {
                         let spread = u64::from(message.0.wrapping_mul(0x9E37_79B1) >> 16);
                         now + Span::from_nanos(half + half * spread / 0x1_0000)
                     };
-                    outbox.not_ready(message, resume).map(|t| (t, Failure::NotReady))
+                    outbox.not_ready(message, |token| upper.waits_for(token), resume).map(|t| (t, Failure::NotReady))
                 }
             };
             if let Some((token, failure)) = failed {

@@ -48,6 +48,119 @@ fn a_receiver_that_is_not_ready_is_tried_as_often_as_the_attribute_says() {
     assert_eq!(world.hosts[0].card.query_qp(qpn).unwrap().rnr_retry, RNR_INFINITE, "the default");
 }
 
+/// Two queue pairs of the first host have sent `each` messages to one of the second that has no receives.
+fn crowd(each: u64) -> (Two, [u16; 2]) {
+    let mut two = Two::new();
+    two.assert_usable();
+    let qpns = [0, 1].map(|_| two.world.qp(0, |init| init.cap.send_wr = 2048));
+    two.qpn[1] = two.world.qp(1, |init| init.cap.recv_wr = 4096);
+    for qpn in qpns {
+        two.qpn[0] = qpn;
+        (0..each).for_each(|wr_id| two.send(wr_id, 0, 100));
+    }
+    (two, qpns)
+}
+
+/// However many messages wait for receives of a queue pair, one of them tries. When it is taken, the others are not long in
+/// coming, and meanwhile nobody else waits.
+#[test]
+fn of_those_that_wait_for_receives_one_tries() {
+    let (mut two, _) = crowd(1000);
+    let refusals = |two: &Two| two.world.hosts[0].endpoint.stats().rnr;
+    two.world.run(Span::from_secs(1));
+    let (first, start) = (refusals(&two), two.world.now);
+    two.world.run(Span::from_secs(1));
+    let each_second = refusals(&two) - first;
+    assert!((100..=200).contains(&each_second), "{each_second} attempts in a second");
+    let other = two.world.qp(1, |_| ());
+    let waiting = std::mem::replace(&mut two.qpn[1], other);
+    two.recv(5000, 0, 100);
+    two.send(5000, 0, 100);
+    assert_eq!((two.wait(0).wr_id, two.wait(1).wr_id), (5000, 5000), "another queue pair is ready");
+    two.qpn[1] = waiting;
+    // Receives that come one by one: each is taken after a while that is not much longer than the one before it.
+    for wr_id in 0..100 {
+        two.recv(wr_id, 0, 100);
+        assert_eq!(two.world.wait(1, Span::from_millis(11)).wr_id, wr_id);
+        two.world.run(Span::from_micros(200));
+    }
+    let few = refusals(&two) - first - each_second;
+    assert!(few < 3000, "{few} attempts to deliver 100 messages");
+    for wr_id in 100..2000 {
+        two.recv(wr_id, 0, 100);
+    }
+    let before = two.world.now;
+    for _ in 100..2000 {
+        two.world.wait(1, Span::from_millis(11));
+    }
+    let took = two.world.now.since(before);
+    assert!(took < Span::from_millis(15), "the rest took {took}");
+    for _ in 0..2000 {
+        assert_eq!(two.wait(0).status, Status::Ok);
+    }
+    assert!(two.world.now.since(start) < Span::from_secs(3));
+}
+
+/// Whatever becomes of the one that tries, another one does.
+#[test]
+fn another_one_tries_if_the_first_cannot() {
+    for gone in [0, 1] {
+        let (mut two, qpns) = crowd(10);
+        two.world.run(Span::from_millis(100));
+        // The queue pair of the one that tries, or the other.
+        two.world.destroy_qp(0, qpns[gone]);
+        (0..10).for_each(|wr_id| two.recv(wr_id, 0, 100));
+        for _ in 0..10 {
+            assert_eq!(two.world.wait(0, Span::from_millis(30)).status, Status::Ok);
+        }
+    }
+    // The queue pair that they are for.
+    let (mut two, _) = crowd(10);
+    two.world.run(Span::from_millis(100));
+    two.world.destroy_qp(1, two.qpn[1]);
+    for _ in 0..20 {
+        assert_eq!(two.world.wait(0, Span::from_millis(30)).status, Status::BadDestQpn);
+    }
+}
+
+/// A long message that was taken is no reason for others to wait until it is here.
+#[test]
+fn others_follow_when_the_first_is_taken() {
+    const LONG: u32 = 64 << 20;
+    let memory = |_| Ram(vec![0; LONG as usize]);
+    let mut two = Two::of(World::with(2, options(), Config::default(), memory));
+    two.assert_usable();
+    let write = two.write(0, Some(7));
+    let all = two.sge(0, 0, LONG);
+    two.post(1000, write, &[all]);
+    two.world.run(Span::from_millis(50));
+    (0..10).for_each(|wr_id| two.send(wr_id, 0, 100));
+    two.world.run(Span::from_millis(50));
+    (0..11).for_each(|wr_id| two.recv(wr_id, 0, 100));
+    for _ in 0..10 {
+        assert!(two.wait(0).wr_id < 1000);
+    }
+    assert_eq!(two.wait(0).wr_id, 1000);
+}
+
+/// Attempts that are counted are each message's own.
+#[test]
+fn those_with_few_attempts_do_not_wait_for_others() {
+    let (mut two, _) = crowd(10);
+    two.world.run(Span::from_millis(100));
+    two.qpn[0] = two.world.new_qp(0, |_| ());
+    two.world.up(0, two.qpn[0], Some(2));
+    (100..120).for_each(|wr_id| two.send(wr_id, 0, 100));
+    for _ in 0..20 {
+        let done = two.world.wait(0, Span::from_millis(2));
+        assert!(done.wr_id >= 100 && done.status == Status::Rnr, "{done:?}");
+    }
+    (0..20).for_each(|wr_id| two.recv(wr_id, 0, 100));
+    for _ in 0..20 {
+        assert_eq!(two.world.wait(0, Span::from_millis(30)).status, Status::Ok);
+    }
+}
+
 #[test]
 fn a_receive_without_parts_takes_room_and_no_message() {
     let mut two = Two::new();
