@@ -5,33 +5,43 @@
 //! when the last driver closes them, or is killed. Entries of `ports` that a killed driver leaves behind lead to no socket,
 //! so the kernel treats these packets as if there were no program; the next driver removes them.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use srd_udp::netlink::Netlink;
 
 use crate::error::OpenError;
-use crate::net::{Link, Links};
+use crate::net::{Door, Link, Links};
 use crate::program::assemble;
 use crate::sys::{self, ArrayMap, Attached, HashMap, Loaded, MapsByName, SocketMap, Xsk};
 
 /// Destination address (IPv4 as `::ffff:a.b.c.d`) and port in network byte order, two zeros.
 type PortKey = [u8; 20];
 
-/// The address and port that most of its datagrams are to ([`PortKey`]), whether it wants stamps, and who it is.
-type QueueOwner = [u8; 32];
+/// Who receives what is for an address and port (eight bytes), and the frames' MAC address, two zeros, and VLAN tags (protocol and
+/// number): the inner one, and the outer one, zeros for none.
+type PortOwner = [u8; 24];
+/// Where in it the MAC address and the tags are.
+pub(crate) const MAC: i16 = 8;
+pub(crate) const INNER: i16 = 16;
+pub(crate) const OUTER: i16 = 20;
+
+/// The address and port that most of its datagrams are to ([`PortKey`]), whether it wants stamps, and what `ports` says of the
+/// address and port.
+type QueueOwner = [u8; 48];
 /// Where in it the wish for stamps is: four bytes, zero for none.
 pub(crate) const STAMPS: i16 = 20;
-/// Where in it is who it is, as in `ports`.
+/// Where in it is the entry of `ports`; before that is known, without a MAC address.
 pub(crate) const OWNER: i16 = 24;
 
 /// The maps of the program.
 #[derive(Debug)]
 pub(crate) struct Maps {
     /// To whom datagrams to an address and port go.
-    pub(crate) ports: HashMap<PortKey, u64>,
+    pub(crate) ports: HashMap<PortKey, PortOwner>,
     /// Who receives from a queue.
     pub(crate) owners: ArrayMap<QueueOwner>,
     /// The socket of a queue.
@@ -48,13 +58,14 @@ pub(crate) struct Filter {
     generic: bool,
     /// Distinguishes drivers; never 0.
     owner: u64,
-    keys: HashSet<PortKey>,
+    /// Our entries of `ports`.
+    keys: BTreeMap<PortKey, PortOwner>,
     /// Our queues, and what the program knows of them.
     queues: Vec<(u32, QueueOwner)>,
 }
 
 /// Name of the program, and its version: programs of other versions are not shared.
-const NAME: &str = "srd_xdp_3";
+const NAME: &str = "srd_xdp_4";
 const PORTS: &str = "srd_ports";
 const OWNERS: &str = "srd_owners";
 const SOCKETS: &str = "srd_sockets";
@@ -98,7 +109,7 @@ impl Filter {
                         _link: held,
                         generic,
                         owner: owner | 1,
-                        keys: HashSet::new(),
+                        keys: BTreeMap::new(),
                         queues: Vec::new(),
                     };
                     filter.sweep();
@@ -117,14 +128,14 @@ impl Filter {
         self.generic
     }
 
-    /// Packets of our ports that come in by this queue go to the socket, which is bound to it, with stamps; those to `local`
-    /// soonest.
+    /// Packets of our ports that come in by this queue go to the socket, which is bound to it, with stamps, once it is known
+    /// what [they are](Self::receive_at); those to `local` soonest.
     pub(crate) fn add_queue(&mut self, queue: u32, socket: &Xsk, local: SocketAddr) -> io::Result<()> {
         use std::os::fd::AsFd;
-        let mut value: QueueOwner = [0; 32];
+        let mut value: QueueOwner = [0; 48];
         value[..20].copy_from_slice(&key(local.ip(), local.port()));
         value[STAMPS as usize] = 1;
-        value[OWNER as usize..].copy_from_slice(&self.owner.to_ne_bytes());
+        value[OWNER as usize..][..8].copy_from_slice(&self.owner.to_ne_bytes());
         self.maps.owners.set(queue, &value)?;
         self.queues.push((queue, value));
         self.maps.sockets.set(queue, socket.as_fd())
@@ -141,17 +152,31 @@ impl Filter {
     /// Takes datagrams to `local`, or to its port at all addresses of the interface if it names none, and no others any more.
     pub(crate) fn receive_at(&mut self, local: SocketAddr, links: &Links, interface: u32) -> io::Result<()> {
         let (ip, port) = (local.ip(), local.port());
-        let wanted: HashSet<PortKey> = if ip.is_unspecified() {
-            let ours = links.addresses(interface).filter(|a| a.is_ipv4() == ip.is_ipv4());
-            ours.map(|ip| key(ip, port)).collect()
-        } else {
-            HashSet::from([key(ip, port)])
-        };
-        for gone in self.keys.difference(&wanted) {
+        let mut wanted = BTreeMap::new();
+        if !ip.is_unspecified() {
+            // Its address may be another interface's.
+            let mac = links.get(interface).map_or([0; 6], |link| link.mac);
+            wanted.insert(key(ip, port), port_owner(self.owner, &Door { mac, tags: ArrayVec::new() }));
+        }
+        for (own, door) in links.addresses(interface) {
+            if own == ip || ip.is_unspecified() && own.is_ipv4() == ip.is_ipv4() {
+                wanted.insert(key(own, port), port_owner(self.owner, &door));
+            }
+        }
+        for gone in self.keys.keys().filter(|key| !wanted.contains_key(*key)) {
             self.forget(gone);
         }
-        for new in wanted.difference(&self.keys) {
-            self.maps.ports.set(new, &self.owner)?;
+        for (key, value) in wanted.iter().filter(|(key, value)| self.keys.get(*key) != Some(value)) {
+            self.maps.ports.set(key, value)?;
+        }
+        for (queue, value) in &mut self.queues {
+            let (at, entry) = value.split_at_mut(OWNER as usize);
+            if let Some(wanted) = at.first_chunk().and_then(|key: &PortKey| wanted.get(key))
+                && entry != wanted
+            {
+                entry.copy_from_slice(wanted);
+                self.maps.owners.set(*queue, value)?;
+            }
         }
         self.keys = wanted;
         Ok(())
@@ -164,7 +189,7 @@ impl Filter {
 
     /// Removes an entry, unless somebody else has it by now.
     fn forget(&self, key: &PortKey) {
-        if self.maps.ports.get(key).is_ok_and(|owner| owner == self.owner) {
+        if self.maps.ports.get(key).is_ok_and(|value| value[..8] == self.owner.to_ne_bytes()) {
             // If it is gone already, so much the better.
             let _ = self.maps.ports.remove(key);
         }
@@ -178,7 +203,7 @@ impl Filter {
         {
             keys.push(key);
         }
-        for key in keys.iter().filter(|key| !self.keys.contains(*key)) {
+        for key in keys.iter().filter(|key| !self.keys.contains_key(*key)) {
             if UdpSocket::bind(address(key)).is_ok() {
                 let _ = self.maps.ports.remove(key);
             }
@@ -188,7 +213,7 @@ impl Filter {
 
 impl Drop for Filter {
     fn drop(&mut self) {
-        for key in &self.keys {
+        for key in self.keys.keys() {
             self.forget(key);
         }
     }
@@ -282,6 +307,16 @@ fn key(ip: IpAddr, port: u16) -> PortKey {
     key[..16].copy_from_slice(&ip.octets());
     key[16..18].copy_from_slice(&port.to_be_bytes());
     key
+}
+
+fn port_owner(owner: u64, door: &Door) -> PortOwner {
+    let mut value = [0; 24];
+    value[..8].copy_from_slice(&owner.to_ne_bytes());
+    value[MAC as usize..][..6].copy_from_slice(&door.mac);
+    for (at, tag) in [INNER, OUTER].into_iter().zip(door.tags.iter().rev()) {
+        value[at as usize..][..4].copy_from_slice(tag);
+    }
+    value
 }
 
 fn address(key: &PortKey) -> SocketAddr {

@@ -1,10 +1,13 @@
 //! The XDP program: what it takes, and what it leaves to the kernel.
 //!
 //! It takes whole UDP datagrams whose destination address and port are in the map `ports` with an owner, when the queue
-//! they came in by belongs to the same owner; they go to that queue's socket. The first fragment of such a datagram is
-//! dropped and counted, so that the datagram never comes to be. Everything else goes to the kernel's stack as if the
-//! program were not there: ARP, ICMP, TCP, other ports, other hosts' addresses, and our datagrams on a queue without a
-//! socket of ours (there a UDP socket of the owner receives them).
+//! they came in by belongs to the same owner, and the frame is for the interface that has the address; they go to that
+//! queue's socket. The first fragment of such a datagram is dropped and counted, so that the datagram never comes to be.
+//! Everything else goes to the kernel's stack as if the program were not there: ARP, ICMP, TCP, other ports, other hosts'
+//! addresses, and our datagrams on a queue without a socket of ours (there a UDP socket of the owner receives them).
+//!
+//! A frame is for an interface if it has its MAC address, and no VLAN tags but its own. It may lack them, or the outer one:
+//! devices take tags off.
 //!
 //! If the owner wants it ([`Stamping`](crate::stamping::Stamping)), what it takes is stamped with the time of arrival, in
 //! place of the hardware addresses, which have done their work.
@@ -14,7 +17,7 @@
 use std::os::fd::AsFd;
 
 use crate::asm::{Alu, Assembler, Helper, If, Reg, Width};
-use crate::filter::{Maps, OWNER, STAMPS};
+use crate::filter::{INNER, MAC, Maps, OUTER, OWNER, STAMPS};
 use crate::sys::Insn;
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
@@ -31,10 +34,15 @@ const MD_QUEUE: i16 = 16;
 /// Says that there is a stamp. It follows the nanoseconds of `CLOCK_MONOTONIC`, 8 bytes, both in the byte order of the host.
 const STAMP_MARK: i32 = 0x5352_4421;
 
-// On the stack: the key of `ports` (20 bytes, see `PortKey`), and an index.
+// On the stack: the key of `ports` (20 bytes, see `PortKey`), an index, and the tags of the frame.
 const KEY: i16 = -24;
 const KEY_PORT: i16 = KEY + 16;
 const INDEX: i16 = -32;
+const FRAME_INNER: i16 = -36;
+const FRAME_OUTER: i16 = -40;
+
+/// In r7, instead of whether to stamp: a fragment.
+const FRAGMENT: i32 = 2;
 
 const UDP: i32 = 17;
 const FRAGMENT_HEADER: i32 = 44;
@@ -43,6 +51,10 @@ const FRAGMENT_HEADER: i32 = 44;
 const fn net(n: u16) -> i32 {
     n.to_be() as i32
 }
+
+/// Protocol and number of a VLAN tag as a load sees it, without its priority; and the number alone.
+const TAG_MASK: i32 = i32::from_ne_bytes([0xff, 0xff, 0x0f, 0xff]);
+const NUMBER_MASK: i32 = i32::from_ne_bytes([0, 0, 0x0f, 0xff]);
 
 /// Length of the Ethernet header and of a VLAN tag.
 const ETHERNET: i32 = 14;
@@ -63,12 +75,23 @@ pub(crate) fn assemble(maps: &Maps, max_len: Option<u32>) -> Vec<Insn> {
     a.alu_imm(Alu::Add, R4, ETHERNET);
     a.jump_if(R4, If::Gt, R3, "pass");
     a.load(Width::Half, R5, R6, 12);
-    for (tag, next) in [("tag 1", "after 1"), ("tag 2", "after 2")] {
+    a.store_imm(Width::Double, R10, FRAME_OUTER, 0);
+    for (tag, noted, next) in [("tag 1", "noted 1", "after 1"), ("tag 2", "noted 2", "after 2")] {
         a.jump_if_imm(R5, If::Eq, net(0x8100), tag);
         a.jump_if_imm(R5, If::Ne, net(0x88a8), next);
         a.label(tag);
         a.alu_imm(Alu::Add, R4, TAG);
         a.jump_if(R4, If::Gt, R3, "pass");
+        a.load(Width::Word, R0, R4, -6);
+        a.alu_imm(Alu::And, R0, TAG_MASK);
+        // Number 0 says that there is only a priority.
+        a.alu(Alu::Mov, R1, R0);
+        a.alu_imm(Alu::And, R1, NUMBER_MASK);
+        a.jump_if_imm(R1, If::Eq, 0, noted);
+        a.load(Width::Word, R1, R10, FRAME_INNER);
+        a.store(Width::Word, R10, FRAME_OUTER, R1);
+        a.store(Width::Word, R10, FRAME_INNER, R0);
+        a.label(noted);
         a.load(Width::Half, R5, R4, -2);
         a.label(next);
     }
@@ -163,12 +186,29 @@ fn udp(a: &mut Assembler, maps: &Maps) {
     }
     a.load(Width::Half, R1, R0, 16);
     a.load(Width::Half, R2, R10, KEY_PORT);
-    a.jump_if(R1, If::Eq, R2, "take");
+    a.jump_if(R1, If::Ne, R2, "another");
+    a.alu_imm(Alu::Add, R0, OWNER.into());
+    a.jump("whose");
     a.label("another");
     lookup(a, maps.ports.as_fd(), KEY);
     a.load(Width::Double, R1, R0, 0);
     a.jump_if(R1, If::Ne, R8, "pass");
-    a.label("take");
+
+    // r0: the entry of `ports`.
+    a.label("whose");
+    for (width, at) in [(Width::Word, 0), (Width::Half, 4)] {
+        a.load(width, R1, R0, MAC + at);
+        a.load(width, R2, R6, at);
+        a.jump_if(R1, If::Ne, R2, "pass");
+    }
+    for (of_frame, wanted) in [(FRAME_INNER, INNER), (FRAME_OUTER, OUTER)] {
+        a.load(Width::Word, R1, R10, of_frame);
+        a.jump_if_imm(R1, If::Eq, 0, "ours");
+        a.load(Width::Word, R2, R0, wanted);
+        a.jump_if(R1, If::Ne, R2, "pass");
+    }
+    a.label("ours");
+    a.jump_if_imm(R7, If::Eq, FRAGMENT, "drop");
     a.map(R1, maps.sockets.as_fd());
     a.load(Width::Word, R2, R9, MD_QUEUE);
     a.alu_imm(Alu::Mov, R3, XDP_PASS);
@@ -185,6 +225,9 @@ fn udp(a: &mut Assembler, maps: &Maps) {
 
     a.label("fragment");
     lookup(a, maps.ports.as_fd(), KEY);
+    a.alu_imm(Alu::Mov, R7, FRAGMENT);
+    a.jump("whose");
+    a.label("drop");
     a.store_imm(Width::Word, R10, INDEX, 0);
     lookup(a, maps.counts.as_fd(), INDEX);
     a.alu_imm(Alu::Mov, R1, 1);

@@ -134,7 +134,7 @@ impl Craft {
 }
 
 struct Scene {
-    _bed: Pair,
+    bed: Pair,
     wire: Wire,
     victim: Side<XdpDriver>,
     craft: Craft,
@@ -158,7 +158,7 @@ fn scene(family: Family) -> Option<Scene> {
         flags_fragment: 0,
         payload: b"a payload of some bytes".to_vec(),
     };
-    Some(Scene { wire: Wire::open(a), victim, craft, _bed: bed })
+    Some(Scene { wire: Wire::open(a), victim, craft, bed })
 }
 
 impl Scene {
@@ -185,8 +185,8 @@ fn sound_frames_of_all_kinds_arrive() {
         let payload = plain.payload.clone();
         let mut kinds = vec![
             ("plain", plain.plain()),
-            ("a tag", Craft { tags: vec![[0x81, 0, 0, 9]], ..plain.clone() }.plain()),
-            ("two tags", Craft { tags: vec![[0x88, 0xa8, 0, 9], [0x81, 0, 0x20, 8]], ..plain.clone() }.plain()),
+            ("a priority", Craft { tags: vec![[0x81, 0, 0xe0, 0]], ..plain.clone() }.plain()),
+            ("two priorities", Craft { tags: vec![[0x88, 0xa8, 0, 0], [0x81, 0, 0x20, 0]], ..plain.clone() }.plain()),
             ("padding", [plain.plain(), vec![0xee; 30]].concat()),
         ];
         if family == Family::V4 {
@@ -256,6 +256,52 @@ fn bad_frames_do_not_arrive() {
         }
         let stats = scene.victim.stats();
         assert!(stats.rx_malformed >= 3 && stats.rx_bad_checksums >= 2, "{stats:?}");
+    }
+}
+
+/// What the kernel would not take, or would in another way, is not taken.
+#[test]
+fn frames_for_others_are_left_alone() {
+    for family in [Family::V4, Family::V6] {
+        let Some(mut scene) = scene(family) else { return };
+        let plain = scene.craft.clone();
+        let [from, mut to] = plain.macs;
+        let mut first = to;
+        to[5] ^= 1;
+        first[1] ^= 1;
+        let other = Craft { macs: [from, to], ..plain.clone() };
+        let kinds = [
+            ("another hardware address", other.clone()),
+            ("one of which only the end is ours", Craft { macs: [from, first], ..plain.clone() }),
+            ("a VLAN that is not ours", Craft { tags: vec![[0x81, 0, 0, 9]], ..plain.clone() }),
+            ("one in another", Craft { tags: vec![[0x88, 0xa8, 0, 9], [0x81, 0, 0x20, 8]], ..plain.clone() }),
+            ("a fragment for another", Craft { flags_fragment: 0x2000, ..other.clone() }),
+        ];
+        for (kind, craft) in &kinds {
+            let before = scene.victim.stats().rx_datagrams;
+            if craft.flags_fragment == 0 || family == Family::V4 {
+                scene.wire.put(&craft.plain());
+            }
+            assert_eq!(scene.arrivals(), Vec::<Vec<u8>>::new(), "{kind}");
+            let stats = scene.victim.stats();
+            assert_eq!((stats.rx_datagrams, stats.rx_fragments), (before + 1, 0), "{kind}: only the marker");
+        }
+        // The kernel takes what is for everybody on the cable.
+        scene.wire.put(&Craft { macs: [from, [0xff; 6]], ..plain.clone() }.plain());
+        let got = scene.victim.receive(1).remove(0).1;
+        assert_eq!((got, scene.victim.stats().udp.rx_datagrams), (plain.payload.clone(), 1), "by the kernel");
+        // The interface gets the other address.
+        let text = to.map(|b| format!("{b:02x}")).join(":");
+        let set = ["link", "set", "eth0", "address", &text];
+        assert!(scene.bed.host(1).command("ip").args(set).status().is_ok_and(|status| status.success()), "ip link set");
+        scene.victim.receive_until(1, Span::from_millis(5));
+        scene.craft.macs = other.macs;
+        let before = scene.victim.stats().rx_datagrams;
+        scene.wire.put(&plain.plain());
+        assert_eq!(scene.arrivals(), Vec::<Vec<u8>>::new(), "for the old one");
+        scene.wire.put(&other.plain());
+        assert_eq!(scene.arrivals(), [&plain.payload[..]], "for the new one");
+        assert_eq!(scene.victim.stats().rx_datagrams, before + 3, "by AF_XDP");
     }
 }
 

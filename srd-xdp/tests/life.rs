@@ -167,7 +167,7 @@ fn ports(host: &Host) -> usize {
     let program = links[0]["xdp"]["prog"]["id"].as_u64().expect("a program") as u32;
     let (_, maps) = sys::program_maps(program).expect("its maps");
     let ports = maps.into_iter().find(|(name, _)| name == "srd_ports").expect("the map of ports").1;
-    let ports: sys::HashMap<[u8; 20], u64> = ports.into_hash().expect("a hash map");
+    let ports: sys::HashMap<[u8; 20], [u8; 24]> = ports.into_hash().expect("a hash map");
     let mut keys = Vec::new();
     while let Ok(key) = ports.key_after(keys.last()) {
         keys.push(key);

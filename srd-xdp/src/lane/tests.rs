@@ -30,7 +30,7 @@ fn link(netlink: &mut Netlink) -> crate::net::Link {
 }
 
 /// A lane that receives all that is for `at`.
-fn receiver(at: SocketAddr) -> (Lane, Filter, [u8; 6]) {
+fn receiver(at: SocketAddr) -> (Lane, Filter, [u8; 6], Links) {
     let mut netlink = Netlink::open().expect("netlink");
     let link = link(&mut netlink);
     let mut filter = Filter::open(&mut netlink, &link, &[Attached::Native], None).expect("the program");
@@ -40,7 +40,7 @@ fn receiver(at: SocketAddr) -> (Lane, Filter, [u8; 6]) {
     filter.set_stamps(false).expect("no stamps");
     let links = Links::read(&mut netlink).expect("interfaces");
     filter.receive_at(at, &links, link.index).expect("the port");
-    (lane, filter, link.mac)
+    (lane, filter, link.mac, links)
 }
 
 /// The next frame, as it is, with what is before it. Bounded in time.
@@ -75,7 +75,7 @@ fn tags_are_sent_and_taken() {
             // A NIC keeps back what is tagged for VLANs that the host does not have, unless it is to let everything through.
             let open = bed.host(1).command("ip").args(["link", "set", "eth0", "promisc", "on"]).status();
             assert!(open.is_ok_and(|status| status.success()), "ip link set");
-            let (mut receiver, _filter, to_mac) = on(bed.host(1), || receiver(to));
+            let (mut receiver, mut filter, to_mac, links) = on(bed.host(1), || receiver(to));
             let (mut sender, from_mac) = on(bed.host(0), || {
                 let link = link(&mut Netlink::open().expect("netlink"));
                 (Lane::open(link.index, 0, 2048, 64, MODE).expect("a socket"), link.mac)
@@ -83,6 +83,12 @@ fn tags_are_sent_and_taken() {
             let payload = Bytes((0..1000u32).map(|i| (i * i % 251) as u8).collect());
             for count in 0..=2 {
                 let tags: ArrayVec<_, 2> = TAGS[2 - count..].iter().copied().collect();
+                let mut links = links.clone();
+                let index = links.choose(to.ip(), None).expect("the cable").index;
+                // Priorities belong to frames.
+                let vlans: Vec<[u8; 4]> = tags.iter().map(|&[a, b, c, d]| [a, b, c & 0x0f, d]).collect();
+                links.move_to_vlan(to.ip(), index, &vlans);
+                filter.receive_at(to, &links, index).expect("the port");
                 let hop = Hop { source: from, from_mac, to_mac, tags: tags.clone(), mtu: 1500 };
                 let headers = Headers::new(&hop, 50_000, to, true).expect("one family");
                 let mut batch = TxBatch::new();
@@ -102,6 +108,32 @@ fn tags_are_sent_and_taken() {
                     assert_eq!((parsed.from, parsed.to), (SocketAddr::new(from, 50_000), to));
                     assert_eq!(&frame[parsed.payload], part);
                     assert_eq!(parsed.partial, partial && sender.socket().completes_checksums());
+                }
+            }
+            // Devices take tags off, the outer one or both. Others say that a frame is for another VLAN.
+            let [outer, inner] = TAGS;
+            let tagged: [(&[_], bool); 6] = [
+                (&[outer], false),
+                (&[], true),
+                (&[inner, outer], false),
+                (&[inner], true),
+                (&[[0x81, 0, 0, 5], inner], false),
+                (&[outer, inner], true),
+            ];
+            for (tags, taken) in tagged {
+                let tags: ArrayVec<_, 2> = tags.iter().copied().collect();
+                let hop = Hop { source: from, from_mac, to_mac, tags: tags.clone(), mtu: 1500 };
+                let headers = Headers::new(&hop, 50_000, to, true).expect("one family");
+                let mut batch = TxBatch::new();
+                let mut burst = batch.burst(to, SourcePort(0), 400);
+                burst.inline(b"tagged");
+                burst.finish();
+                batch.bursts().for_each(|burst| sender.send(&headers, &burst, &payload));
+                sender.flush();
+                // What is not taken would come before the next one.
+                if taken {
+                    let sent = [&to_mac[..], &from_mac[..], &tags.concat()[..]].concat();
+                    assert_eq!(next_frame(&mut receiver)[..sent.len()], sent, "{tags:?}, {family:?}");
                 }
             }
             // The same by the way of all datagrams.

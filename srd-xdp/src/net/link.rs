@@ -35,6 +35,14 @@ pub(crate) struct Link {
 /// Most tags of a frame.
 pub(crate) const MAX_TAGS: usize = 2;
 
+/// What a frame says before the IP packet, if it is for an interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Door {
+    pub(crate) mac: [u8; 6],
+    /// Outermost first.
+    pub(crate) tags: ArrayVec<[u8; 4], MAX_TAGS>,
+}
+
 /// All interfaces and their addresses.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Links {
@@ -84,13 +92,33 @@ impl Links {
         Some((link, tags))
     }
 
-    /// Addresses of this interface and of the VLANs on it. (A link-local address of a VLAN is left out: in a received frame it
-    /// does not say which VLAN is meant.)
-    pub(crate) fn addresses(&self, base: u32) -> impl Iterator<Item = IpAddr> {
+    /// Addresses of this interface and of the VLANs on it, and how frames get there. (A link-local address of a VLAN is left
+    /// out: in a received datagram it does not say which VLAN is meant.)
+    pub(crate) fn addresses(&self, base: u32) -> impl Iterator<Item = (IpAddr, Door)> {
         self.addresses.iter().filter_map(move |&(index, ip)| {
             let (link, tags) = self.base(index)?;
-            (link.index == base && (tags.is_empty() || !is_link_local(&ip))).then_some(ip)
+            let ours = link.index == base && (tags.is_empty() || !is_link_local(&ip));
+            let mac = self.get(index)?.mac;
+            ours.then_some((ip, Door { mac, tags }))
         })
+    }
+
+    /// As if this address were that of a VLAN on an interface, for kernels without VLAN devices.
+    #[cfg(test)]
+    pub(crate) fn move_to_vlan(&mut self, ip: IpAddr, interface: u32, tags: &[[u8; 4]]) {
+        let mac = self.get(interface).map_or([0; 6], |link| link.mac);
+        let mut at = interface;
+        for (i, &tag) in tags.iter().enumerate() {
+            let (parent, index) = (at, 1_000 + i as u32);
+            self.all.push(Link { index, mac, vlan: Some((parent, tag)), ..Link::default() });
+            at = index;
+        }
+        self.addresses.iter_mut().filter(|(_, own)| *own == ip).for_each(|(index, _)| *index = at);
+    }
+
+    /// Whether frames of the interface are carried by this one.
+    pub(crate) fn is_on(&self, index: u32, base: u32) -> bool {
+        self.base(index).is_some_and(|(link, _)| link.index == base)
     }
 
     /// The interface to use at `local`, by name or by itself.
@@ -107,7 +135,8 @@ impl Links {
             return base.filter(|l| l.ethernet).ok_or_else(|| format!("{name} is no Ethernet interface"));
         }
         let carries = |link: &&&Link| {
-            link.up && self.addresses(link.index).any(|ip| ip == local || local.is_unspecified() && same(&ip, &local))
+            link.up
+                && self.addresses(link.index).any(|(ip, _)| ip == local || local.is_unspecified() && same(&ip, &local))
         };
         let found: Vec<&Link> = usable.iter().filter(carries).copied().collect();
         match found[..] {
@@ -234,8 +263,11 @@ mod tests {
     fn addresses_of_vlans_belong_to_what_they_lie_on() {
         let links = links();
         let text = |ips: Vec<IpAddr>| ips.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let all = text(links.addresses(1).collect());
+        let all = text(links.addresses(1).map(|(ip, _)| ip).collect());
         assert_eq!(all, ["10.0.0.1", "10.7.0.1", "10.8.0.1", "fe80::1"], "but link-local ones");
+        let door = |ip: &str| links.addresses(1).find(|(a, _)| a.to_string() == ip).map(|(_, door)| door.tags.to_vec());
+        assert_eq!(door("10.0.0.1"), Some(vec![]));
+        assert_eq!(door("10.8.0.1"), Some(vec![[0x88, 0xa8, 0, 5], [0x81, 0, 0, 8]]));
         let chosen = |ip: &str, name| links.choose(ip.parse().expect("an address"), name).map(|l| l.name.as_str());
         assert_eq!(chosen("10.8.0.1", None), Ok("eth0"));
         assert_eq!(chosen("10.7.0.1", Some("eth0.7")), Ok("eth0"));

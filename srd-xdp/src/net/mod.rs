@@ -3,5 +3,5 @@
 mod link;
 mod table;
 
-pub(crate) use link::{Link, Links};
+pub(crate) use link::{Door, Link, Links};
 pub(crate) use table::{Hop, Table};

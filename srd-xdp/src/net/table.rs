@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
 use netlink_packet_core::NLM_F_REPLACE;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -187,6 +188,7 @@ impl Table {
         }
         let (mut changed, mut readdressed, mut unknown) = (false, false, false);
         let last = &mut self.last;
+        let (links, interface) = (&self.links, self.interface);
         let neighbours = &mut self.neighbours;
         let news = self.listen.news(|message| {
             *last = None;
@@ -206,6 +208,15 @@ impl Table {
                     | RouteNetlinkMessage::NewRule(_)
                     | RouteNetlinkMessage::DelRule(_),
                 ) => changed = true,
+                // Of hosts with many containers, others' interfaces come and go all the time, and may take routes along.
+                Some(RouteNetlinkMessage::NewLink(message) | RouteNetlinkMessage::DelLink(message)) => {
+                    changed = true;
+                    readdressed |= concerns(links, interface, &message);
+                }
+                Some(RouteNetlinkMessage::NewAddress(message) | RouteNetlinkMessage::DelAddress(message)) => {
+                    changed = true;
+                    readdressed |= links.is_on(message.header.index, interface);
+                }
                 Some(_) => readdressed = true,
                 // Next hops, for one.
                 None => unknown = true,
@@ -232,6 +243,13 @@ impl AsFd for Table {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listen.as_fd()
     }
+}
+
+/// Whether news of a link are of this interface, or of one that lies on it, or did.
+fn concerns(links: &Links, interface: u32, news: &LinkMessage) -> bool {
+    let parent =
+        news.attributes.iter().find_map(|a| if let LinkAttribute::Link(index) = a { Some(*index) } else { None });
+    [Some(news.header.index), parent].into_iter().flatten().any(|index| links.is_on(index, interface))
 }
 
 fn question((interface, ip): Next) -> NeighbourMessage {
@@ -294,19 +312,31 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 mod tests {
     use std::net::UdpSocket;
 
-    use testbed::Pair;
+    use testbed::{Host, Pair};
 
     use super::*;
+
+    fn ip(host: &Host, args: &str) {
+        let out = host.command("ip").args(args.split(' ')).output().expect("ip starts");
+        assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+
+    /// A table for the end of the cable on this host.
+    fn table(host: &Host) -> Table {
+        let open = || {
+            let links = Links::read(&mut Netlink::open()?)?;
+            let cable = links.choose(IpAddr::from([0; 4]), Some("eth0")).map_err(io::Error::other)?;
+            Table::open(cable.index)
+        };
+        host.enter(open).expect("a host").expect("a table")
+    }
 
     /// The kernel forgets a redirection after five minutes, and says nothing.
     #[test]
     fn what_the_network_has_said_is_forgotten_with_the_kernel() {
         let Some(bed) = Pair::builder().mtu(1500).for_test() else { return };
         let host = bed.host(0);
-        let ip = |args: &str| {
-            let out = host.command("ip").args(args.split(' ')).output().expect("ip starts");
-            assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
-        };
+        let ip = |args: &str| ip(host, args);
         ip("route add 10.6.0.0/16 via 10.0.0.2");
         for i in [2, 9] {
             ip(&format!("neigh replace 10.0.0.{i} lladdr 02:00:00:00:00:0{i} dev eth0 nud permanent"));
@@ -317,12 +347,8 @@ mod tests {
         };
         ["all", "eth0"].iter().for_each(|conf| set(&format!("conf/{conf}/accept_redirects"), "1"));
         ["all", "eth0"].iter().for_each(|conf| set(&format!("conf/{conf}/secure_redirects"), "0"));
-        let open = || {
-            let links = Links::read(&mut Netlink::open()?)?;
-            let cable = links.choose(IpAddr::from([0; 4]), Some("eth0")).map_err(io::Error::other)?;
-            Ok::<_, io::Error>((UdpSocket::bind((host.addr(), 0))?, Table::open(cable.index)?))
-        };
-        let (socket, mut table) = host.enter(open).expect("a host").expect("a socket and a table");
+        let socket = host.enter(|| UdpSocket::bind((host.addr(), 0))).expect("a host").expect("a port");
+        let mut table = table(host);
         let to = SocketAddr::from(([10, 6, 0, 1], 4000));
         let start = Time::ZERO + Span::from_secs(7);
         table.follow(start);
@@ -335,5 +361,33 @@ mod tests {
         assert_eq!(next(Span::from_secs(1)), Some(9), "the kernel believes it");
         set("route/flush", "1");
         assert_eq!(next(Span::from_secs(302)), Some(2), "and has forgotten it");
+    }
+    /// Others' interfaces may come and go all the time. What they take along is noticed, and nothing else is looked at.
+    #[test]
+    fn news_of_other_interfaces_cost_little() {
+        let Some(bed) = Pair::builder().mtu(1500).for_test() else { return };
+        let host = bed.host(0);
+        let ip = |args: &str| ip(host, args);
+        let mut table = table(host);
+        ip("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:02 dev eth0 nud permanent");
+        ip("link add other type veth peer name more");
+        ip("addr add 10.9.0.1/24 dev other");
+        ip("link set more up");
+        ip("link set other up");
+        ip("route add 10.6.0.0/16 via 10.0.0.2 metric 2");
+        ip("route add 10.6.0.0/16 dev other metric 1");
+        assert!(!table.follow(Time::ZERO), "nothing of ours");
+        let to = SocketAddr::from(([10, 6, 0, 1], 4000));
+        assert_eq!(table.hop(to, None), None, "not our way");
+        ip("link set other down");
+        assert!(!table.follow(Time::ZERO), "nothing of ours");
+        assert_eq!(table.hop(to, None).map(|hop| hop.to_mac[5]), Some(2), "our way");
+        ip("link del other");
+        assert!(!table.follow(Time::ZERO), "nothing of ours");
+        for change in ["addr add 10.0.0.77/24 dev eth0", "addr del 10.0.0.77/24 dev eth0", "link set eth0 mtu 1400"] {
+            ip(change);
+            assert!(table.follow(Time::ZERO), "{change}");
+        }
+        assert_eq!(table.hop(to, None).map(|hop| hop.mtu), Some(1400));
     }
 }

@@ -99,10 +99,22 @@ impl Attr {
 }
 
 /// Keys and values of maps: plain data without padding.
-pub(crate) trait Plain: Copy + Default {}
-impl Plain for u32 {}
-impl Plain for u64 {}
-impl<const N: usize> Plain for [u8; N] where [u8; N]: Default {}
+pub(crate) trait Plain: Copy {
+    /// A value to be overwritten.
+    const ZERO: Self;
+}
+
+impl Plain for u32 {
+    const ZERO: u32 = 0;
+}
+
+impl Plain for u64 {
+    const ZERO: u64 = 0;
+}
+
+impl<const N: usize> Plain for [u8; N] {
+    const ZERO: [u8; N] = [0; N];
+}
 
 fn create(kind: u32, name: &CStr, key: usize, value: usize, entries: u32) -> io::Result<OwnedFd> {
     let mut attr = Attr::new().u32(0, kind).u32(4, key as u32).u32(8, value as u32).u32(12, entries).name(28, name);
@@ -111,7 +123,7 @@ fn create(kind: u32, name: &CStr, key: usize, value: usize, entries: u32) -> io:
 }
 
 fn lookup<K: Plain, V: Plain>(fd: BorrowedFd<'_>, key: &K) -> io::Result<V> {
-    let mut value = V::default();
+    let mut value = V::ZERO;
     let mut attr = Attr::new().fd(0, fd).ptr(8, key).ptr(16, &raw mut value);
     // SAFETY: the map has keys and values of these types, so the kernel reads and writes as many bytes as they have.
     unsafe { attr.call(MAP_LOOKUP_ELEM) }?;
@@ -153,7 +165,7 @@ impl<K: Plain, V: Plain> HashMap<K, V> {
 
     /// The key after this one in the kernel's order; the first for `None`.
     pub(crate) fn key_after(&self, key: Option<&K>) -> io::Result<K> {
-        let mut next = K::default();
+        let mut next = K::ZERO;
         let key = key.map_or(std::ptr::null(), std::ptr::from_ref);
         let mut attr = Attr::new().fd(0, self.0.as_fd()).ptr(8, key).ptr(16, &raw mut next);
         // SAFETY: as in `lookup`; a null key is permitted.
