@@ -14,7 +14,7 @@ pub enum BindError {
     #[error("{} is not an address of this host; choose one that `ip addr` lists", .0.ip())]
     NotLocal(SocketAddr),
     /// `EACCES` or `EPERM`.
-    #[error("no permission to use {0}; ports below 1024 need root or CAP_NET_BIND_SERVICE")]
+    #[error("{}", not_permitted(.0))]
     Permission(SocketAddr),
     /// `EAFNOSUPPORT`.
     #[error("this host does not support the address family of {0}; use an IPv4 address or enable IPv6")]
@@ -62,6 +62,15 @@ fn in_use(addr: &SocketAddr) -> String {
     }
 }
 
+fn not_permitted(addr: &SocketAddr) -> String {
+    match addr.port() {
+        1..1024 => format!("no permission to use {addr}; ports below 1024 need root or CAP_NET_BIND_SERVICE"),
+        _ => format!(
+            "no permission to use {addr}; a sandbox forbids it (seccomp, a security module such as SELinux, a BPF program of the cgroup), or the port is below `net.ipv4.ip_unprivileged_port_start`"
+        ),
+    }
+}
+
 impl BindError {
     /// Sorts the kernel's answer to `call`.
     pub(crate) fn new(call: &'static str, addr: SocketAddr, source: io::Error) -> BindError {
@@ -98,5 +107,22 @@ pub(crate) fn unusable(addr: SocketAddr) -> Option<&'static str> {
         }
         _ if addr.ip().is_multicast() => Some("it is a multicast address"),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_blamed_only_if_it_is_privileged() {
+        for (port, privileged) in [(0, false), (1, true), (1023, true), (1024, false), (28773, false)] {
+            for code in [libc::EPERM, libc::EACCES] {
+                let addr = SocketAddr::from(([10, 0, 0, 1], port));
+                let text = BindError::new("bind", addr, io::Error::from_raw_os_error(code)).to_string();
+                assert_eq!(text.contains("below 1024"), privileged, "{text}");
+                assert_eq!(text.contains("sandbox"), !privileged, "{text}");
+            }
+        }
     }
 }
