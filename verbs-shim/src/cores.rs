@@ -20,9 +20,18 @@ impl Cores {
 
     /// Whether others than the caller want more cores than there are. Takes a few microseconds.
     pub(crate) fn are_scarce(&self) -> bool {
+        self.running().is_some_and(|running| running > self.count + 1)
+    }
+
+    /// Whether the caller can have a core of its own without taking it from others. Takes as long.
+    pub(crate) fn suffice(&self) -> bool {
+        self.running().is_some_and(|running| running <= self.count)
+    }
+
+    fn running(&self) -> Option<u64> {
         let mut text = [0; 128];
-        let len = self.load.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
-        running(&text[..len]).is_some_and(|running| running > self.count + 1)
+        let len = self.load.as_ref()?.read_at(&mut text, 0).ok()?;
+        running(&text[..len])
     }
 }
 
@@ -44,7 +53,10 @@ mod tests {
         assert!(cores.count > 0 && cores.load.is_some());
         // It runs itself, and is not counted among the others.
         let idle = Cores { count: u64::MAX - 1, ..cores };
-        assert!(!idle.are_scarce());
-        assert!(!Cores { load: None, count: 0 }.are_scarce(), "nothing is known");
+        assert!(!idle.are_scarce() && idle.suffice());
+        let unknown = Cores { load: None, count: 0 };
+        assert!(!unknown.are_scarce() && !unknown.suffice());
+        let none = Cores { count: 0, ..idle };
+        assert!(!none.suffice(), "it runs itself");
     }
 }

@@ -215,8 +215,9 @@ fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores, wait: WaitMode) -> 
     };
     // How long there has been nothing to do, while the thread drives.
     let mut idle: Option<Instant> = None;
-    // When it was asked whether cores are scarce, before spinning. Whoever polls hears of it, too.
-    let mut asked = Instant::now();
+    // When it was asked whether there is a core to spin on, and whether there was.
+    let (mut asked, mut cores_suffice) = (Instant::now(), false);
+    // Whoever polls hears of it, too.
     let cores_are_scarce = || {
         let scarce = cores.are_scarce();
         pu.cores_are_scarce.store(scarce, Ordering::Relaxed);
@@ -270,10 +271,9 @@ fn look_after(pu: &Pu, readiness: &[OwnedFd], cores: &Cores, wait: WaitMode) -> 
             WaitMode::Sleep => true,
             WaitMode::Adaptive { spin } => {
                 if asked.elapsed() >= LONGEST_LOOK {
-                    asked = Instant::now();
-                    cores_are_scarce();
+                    (asked, cores_suffice) = (Instant::now(), cores.suffice());
                 }
-                pu.cores_are_scarce.load(Ordering::Relaxed) || idle.is_some_and(|since| since.elapsed() >= spin)
+                !cores_suffice || idle.is_some_and(|since| since.elapsed() >= spin)
             }
         };
         let mut timeout = match pu.drive(may_sleep)? {

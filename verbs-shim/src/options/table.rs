@@ -196,7 +196,7 @@ pub static OPTIONS: &[Opt] = &[
         value: "spin|sleep|adaptive",
         default: "adaptive",
         group: NETWORK,
-        help: "How the thread of a device waits: adaptive spins for 50 us and then sleeps; spin takes a core, and takes over from a program that does not poll within microseconds, as one that waits for bytes in its memory wants",
+        help: "How the thread of a device waits: adaptive spins for 50 us where there is a core for it, and then sleeps; spin takes a core, and takes over from a program that does not poll within microseconds, as one that waits for bytes in its memory wants",
         set: |o, v| {
             let adaptive = WaitMode::Adaptive { spin: Duration::from_micros(50) };
             let words = [("spin", WaitMode::Spin), ("sleep", WaitMode::Sleep), ("adaptive", adaptive)];
