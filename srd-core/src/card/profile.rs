@@ -64,8 +64,15 @@ pub struct Profile {
 pub const MAX_SGE: usize = 3;
 /// Inline bytes that fit into a work request of 64 bytes. Longer ones take 128, and the send queue holds half as many.
 pub const SHORT_INLINE: u32 = 32;
+
 /// Most bytes that any work request carries inline.
 pub const MAX_INLINE: usize = 80;
+
+/// Whether requests take twice the room in their queue: those that carry so many bytes inline, or writes inline.
+pub fn has_wide_requests(inline: u32, inline_write: bool) -> bool {
+    // Beside the remote address there is no room for data in 64 bytes.
+    inline > SHORT_INLINE || inline_write
+}
 
 impl Profile {
     /// The generation with this PCI device id; `None` if there is none.
@@ -122,8 +129,7 @@ impl Profile {
 
     /// Depth of a send queue whose sends carry so many bytes inline, and its writes, too, if `inline_write`.
     pub fn max_sq_wr_with(&self, inline: u32, inline_write: bool) -> u32 {
-        // Beside the remote address there is no room for data in 64 bytes.
-        if inline > SHORT_INLINE || inline_write { self.max_sq_wr / 2 } else { self.max_sq_wr }
+        if has_wide_requests(inline, inline_write) { self.max_sq_wr / 2 } else { self.max_sq_wr }
     }
 
     /// Whether the device has a capability.

@@ -4,14 +4,6 @@
 use super::super::case::{Case, Client, Network, Place, System};
 use super::{DEVICE, all_well, everywhere, ibv, libfabric, mpi, perftest, pyverbs};
 
-/// Where the less important run.
-const SOME: [(Place, Network); 4] = [
-    (Place::TwoHosts, Network::Clean),
-    (Place::TwoHosts, Network::Loss),
-    (Place::OneHost, Network::DeadPath),
-    (Place::TwoHosts, Network::Adversarial),
-];
-
 pub(super) fn cases() -> Vec<Case> {
     let cases = [rdma_core(), writes(), sends_and_reads(), over_libfabric(), over_mpi(), ucx()].concat();
     cases.into_iter().map(|case| case.on(System::Debian13)).collect()
@@ -54,12 +46,12 @@ fn writes() -> Vec<Case> {
         "ib_write_bw -c SRD -s 16384 -t 512 -n 1024",
         "ib_write_bw -c SRD -s 8192 -D 2",
     ] {
-        cases.extend(at(&SOME, write(command)));
+        cases.extend(at(&perftest::FAULTY, write(command)));
     }
     // Not inline, which this generation has not for writes. The last of many packets need not be the last to arrive; it waits
     // for the last byte in memory, keeps cores busy with that, and checks no other.
     for command in ["ib_write_lat -c SRD -s 8 -I 0 -n 100", "ib_write_lat -c SRD -s 65536 -n 50"] {
-        cases.extend(at(&SOME[..1], write(command).limit(120)));
+        cases.extend(at(&perftest::FAULTY[..1], write(command).limit(120)));
     }
     // What the generation does not have, and one that this version does not know: it posts in a way that has no RDMA.
     let refused = |generation, verdict| {
@@ -92,7 +84,7 @@ fn sends_and_reads() -> Vec<Case> {
         "ib_send_bw -c UD -Q 1 -s 2048 -n 2000",
         "ib_send_lat -c UD -s 64 -n 1000",
     ] {
-        cases.extend(at(&SOME, perftest::pair(command.to_owned())));
+        cases.extend(at(&perftest::FAULTY, perftest::pair(command.to_owned())));
     }
     cases
 }

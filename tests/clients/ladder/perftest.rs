@@ -6,7 +6,8 @@ use crate::process::Ended;
 
 /// Where every run goes: the others wait for a full one.
 const ALWAYS: [(Place, Network); 2] = [(Place::OneHost, Network::Clean), (Place::TwoHosts, Network::Clean)];
-const FAULTY: [(Place, Network); 4] = [
+/// Where each kind of run goes, and all of the less important: each network once.
+pub(super) const FAULTY: [(Place, Network); 4] = [
     (Place::TwoHosts, Network::Clean),
     (Place::TwoHosts, Network::Loss),
     (Place::OneHost, Network::DeadPath),

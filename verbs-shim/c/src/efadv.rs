@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{EINVAL, EOPNOTSUPP, Errno};
 use crate::qp::{self, EfaInit, Qp};
-use crate::rings::WqPlace;
+use crate::rings::Place;
 use crate::{config, cq_ex, pd_mr};
 
 /// What the caller must know of a structure at least: the field and what precedes it.
@@ -268,7 +268,7 @@ export!(
                 return Err(EINVAL);
             }
             offers_rings(card.nic.profile())?;
-            let known = |place: WqPlace, caps| efadv_wq_attr {
+            let known = |place: Place, caps| efadv_wq_attr {
                 comp_mask: 0,
                 buffer: place.buffer,
                 entry_size: place.entry_size,

@@ -10,10 +10,10 @@
 //! A ring is made when the program asks for it. A completion queue is polled by its ring as soon as one of its queue pairs has
 //! been used by its rings, and by functions until then.
 
-mod area;
 mod layout;
 mod pair;
 mod queue;
+mod ring;
 
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use verbs_shim::lock::Mutex;
 use verbs_shim::{CqId, Nic, deaf};
 
 use self::pair::Pair;
-pub(crate) use self::pair::WqPlace;
-use self::queue::{CqPlace, Queue};
+use self::queue::Queue;
+pub(crate) use self::ring::Place;
 use crate::cq::Cq;
 use crate::errno::{EAGAIN, Errno};
 use crate::qp::Qp;
@@ -67,7 +67,7 @@ impl Rings {
     ///
     /// # Errors
     /// `EAGAIN`: there cannot be a thread.
-    pub(crate) fn of_cq(&self, cq: &Cq, depth: usize, is_wide: bool) -> Result<CqPlace, Errno> {
+    pub(crate) fn of_cq(&self, cq: &Cq, depth: usize, is_wide: bool) -> Result<Place, Errno> {
         self.with_thread(|all| match all.queues.iter().find(|queue| queue.cq == cq.id) {
             Some(queue) => queue.place(),
             None => {
@@ -83,7 +83,7 @@ impl Rings {
     ///
     /// # Errors
     /// `EAGAIN`: there cannot be a thread.
-    pub(crate) fn of_qp(&self, qp: &Qp) -> Result<(WqPlace, WqPlace), Errno> {
+    pub(crate) fn of_qp(&self, qp: &Qp) -> Result<(Place, Place), Errno> {
         self.with_thread(|all| match all.pairs.iter().find(|pair| pair.qpn == qp.qpn) {
             Some(pair) => pair.places(),
             None => {

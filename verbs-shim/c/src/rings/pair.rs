@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use arrayvec::ArrayVec;
-use verbs_shim::card::profile::SHORT_INLINE;
+use verbs_shim::card::profile::has_wide_requests;
 use verbs_shim::{CardError, Completion, CqId, Nic, Opcode, QpModify, QpState, SendWr, Status};
 
-use super::area::{Area, Doorbell};
 use super::layout::{self, Fault, Receive, Request};
 use super::queue::Queue;
+use super::ring::{Place, Ring};
 use crate::qp::Qp;
 
 /// Requests that are given to the card at a time.
@@ -25,75 +25,35 @@ pub(super) struct Pair {
     is_broken: bool,
 }
 
-/// A ring, of which the program writes entries and then their number.
-struct Ring {
-    area: Area,
-    doorbell: Doorbell,
-    /// Bytes of an entry.
-    entry: usize,
-    /// A power of two.
-    depth: u32,
-    /// Entries that were read.
-    consumed: u32,
-}
-
-/// Where a ring is, for the program.
-pub(crate) struct WqPlace {
-    pub(crate) buffer: *mut u8,
-    pub(crate) entry_size: u32,
-    pub(crate) num_entries: u32,
-    pub(crate) doorbell: *mut u32,
-}
-
 /// The program has written what makes no sense.
 #[derive(Debug)]
 struct Broken(Cow<'static, str>);
 
+/// Of a ring of which the program writes entries, and then their number.
 impl Ring {
-    fn new(entry: usize, entries: u32) -> Ring {
-        let depth = entries.next_power_of_two();
-        Ring { area: Area::new(depth as usize * entry), doorbell: Doorbell::new(), entry, depth, consumed: 0 }
-    }
-
-    fn place(&self) -> WqPlace {
-        WqPlace {
-            buffer: self.area.address(),
-            entry_size: self.entry as u32,
-            num_entries: self.depth,
-            doorbell: self.doorbell.address(),
-        }
-    }
-
     /// Entries that were written and not read. Programs count them modulo 2^16 or more.
     fn waiting(&self) -> Result<u32, Broken> {
-        match u32::from((self.doorbell.get() as u16).wrapping_sub(self.consumed as u16)) {
-            waiting if waiting <= self.depth => Ok(waiting),
-            waiting => Err(Broken(format!("a doorbell was rung for {waiting} entries of {}", self.depth).into())),
+        match u32::from((self.doorbell.get() as u16).wrapping_sub(self.done as u16)) {
+            waiting if waiting <= self.depth() => Ok(waiting),
+            waiting => Err(Broken(format!("a doorbell was rung for {waiting} entries of {}", self.depth()).into())),
         }
     }
 
     /// Reads an entry, so many after the next one.
     fn read(&self, ahead: u32, to: &mut [u8]) {
-        let index = self.consumed.wrapping_add(ahead) % self.depth;
-        self.area.read(index as usize * self.entry, to);
-    }
-
-    /// The phase bit of an entry, so many after the next one: 0 in the first round.
-    fn phase(&self, ahead: u32) -> bool {
-        self.consumed.wrapping_add(ahead) / self.depth % 2 == 1
+        self.area.read(self.at(ahead), to);
     }
 
     fn reset(&mut self) {
         self.doorbell.clear();
-        self.consumed = 0;
+        self.done = 0;
     }
 }
 
 impl Pair {
     pub(super) fn new(qp: &Qp) -> Pair {
         let (init, cap) = (&qp.init, &qp.cap);
-        let is_wide = cap.inline > SHORT_INLINE || init.inline_write;
-        let entry = if is_wide { layout::WIDE_TX } else { layout::TX };
+        let entry = if has_wide_requests(cap.inline, init.inline_write) { layout::WIDE_TX } else { layout::TX };
         let receives = cap.recv_wr.max(1) * u32::from(cap.recv_sge.max(1));
         Pair {
             qpn: qp.qpn,
@@ -106,7 +66,7 @@ impl Pair {
     }
 
     /// Where its rings are: of sends and of receives.
-    pub(super) fn places(&self) -> (WqPlace, WqPlace) {
+    pub(super) fn places(&self) -> (Place, Place) {
         (self.sends.place(), self.receives.place())
     }
 
@@ -151,7 +111,7 @@ impl Pair {
             while (requests.len() as u32) < left && !requests.is_full() {
                 let ahead = requests.len() as u32;
                 self.sends.read(ahead, entry);
-                match Request::read(entry, self.sends.phase(ahead)) {
+                match Request::read(entry, self.sends.is_even_round(ahead)) {
                     Ok(request) => requests.push(request),
                     Err(found) => {
                         fault = Some(found);
@@ -161,7 +121,7 @@ impl Pair {
             }
             let wrs: ArrayVec<SendWr<'_>, BATCH> = requests.iter().map(Request::wr).collect();
             let (posted, outcome) = nic.post_send(self.qpn, &wrs);
-            self.sends.consumed = self.sends.consumed.wrapping_add(posted as u32);
+            self.sends.advance(posted as u32);
             left -= posted as u32;
             let fault = match outcome {
                 Ok(()) => fault,
@@ -173,7 +133,7 @@ impl Pair {
             if let Some(fault) = fault {
                 self.sends.read(0, entry);
                 self.fail(layout::id(entry), layout::opcode(entry), fault, queues);
-                self.sends.consumed = self.sends.consumed.wrapping_add(1);
+                self.sends.advance(1);
                 left -= 1;
             }
         }
@@ -238,7 +198,7 @@ impl Pair {
                 Err(Some(fault)) if fault.status == Status::Flushed => self.fail(id, Opcode::Recv, fault, queues),
                 Err(Some(fault)) => return Err(Broken(fault.why.into())),
             }
-            self.receives.consumed = self.receives.consumed.wrapping_add(read);
+            self.receives.advance(read);
             left -= read;
             moved = true;
         }

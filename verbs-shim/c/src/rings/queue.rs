@@ -4,8 +4,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use verbs_shim::{Completion, CqId, Nic};
 
-use super::area::{Area, Doorbell};
 use super::layout::{self, CqDoorbell};
+use super::ring::{Place, Ring};
 use crate::cq::Cq;
 
 /// Completions that are taken from the card at a time.
@@ -16,14 +16,8 @@ pub(super) struct Queue {
     pub(super) cq: CqId,
     /// The object that the program knows: it outlives this.
     object: *const Cq,
-    area: Area,
-    /// Bytes of an entry.
-    entry: usize,
-    /// A power of two.
-    depth: usize,
-    /// Entries that were written.
-    produced: usize,
-    doorbell: Doorbell,
+    ring: Ring,
+    /// What the program said last.
     rung: u32,
     /// The program wants to hear of the next entry.
     armed: bool,
@@ -34,39 +28,15 @@ pub(super) struct Queue {
 // The object is only told of events, for which it has locks.
 unsafe impl Send for Queue {}
 
-/// Where a ring is, for the program.
-pub(crate) struct CqPlace {
-    pub(crate) buffer: *mut u8,
-    pub(crate) entry_size: u32,
-    pub(crate) num_entries: u32,
-    pub(crate) doorbell: *mut u32,
-}
-
 impl Queue {
     pub(super) fn new(object: &Cq, depth: usize, is_wide: bool) -> Queue {
         let entry = if is_wide { layout::WIDE_CQE } else { layout::CQE };
-        let depth = depth.next_power_of_two();
-        Queue {
-            cq: object.id,
-            object,
-            area: Area::new(depth * entry),
-            entry,
-            depth,
-            produced: 0,
-            doorbell: Doorbell::new(),
-            rung: 0,
-            armed: false,
-            is_used: false,
-        }
+        let ring = Ring::new(entry, depth as u32);
+        Queue { cq: object.id, object, ring, rung: 0, armed: false, is_used: false }
     }
 
-    pub(super) fn place(&self) -> CqPlace {
-        CqPlace {
-            buffer: self.area.address(),
-            entry_size: self.entry as u32,
-            num_entries: self.depth as u32,
-            doorbell: self.doorbell.address(),
-        }
+    pub(super) fn place(&self) -> Place {
+        self.ring.place()
     }
 
     /// Moves completions from the card to the ring, and says whether there was anything to do.
@@ -87,13 +57,12 @@ impl Queue {
     /// Writes an entry.
     pub(super) fn push(&mut self, entry: &Completion) {
         let cqe = layout::completion(entry);
-        let at = self.produced % self.depth * self.entry;
+        let at = self.ring.at(0);
         let word = |k: usize| u64::from_ne_bytes(*cqe[8 * k..].first_chunk().expect("it has whole words"));
-        (1..self.entry / 8).for_each(|k| self.area.publish(at + 8 * k, word(k)));
+        (1..self.ring.entry / 8).for_each(|k| self.ring.area.publish(at + 8 * k, word(k)));
         // The first round has ones.
-        let phase = (self.produced / self.depth).is_multiple_of(2);
-        self.area.publish(at, layout::with_phase(word(0), phase));
-        self.produced += 1;
+        self.ring.area.publish(at, layout::with_phase(word(0), !self.ring.is_even_round(0)));
+        self.ring.advance(1);
     }
 
     /// The program wants to hear of the next entry, if it did not see it already.
@@ -103,7 +72,7 @@ impl Queue {
 
     /// Looks at the doorbell.
     fn listen(&mut self) -> bool {
-        let word = self.doorbell.get();
+        let word = self.ring.doorbell.get();
         if word == std::mem::replace(&mut self.rung, word) {
             return false;
         }
@@ -111,7 +80,7 @@ impl Queue {
         if said.arm {
             self.armed = true;
             // There is more than it had seen when it said so.
-            if said.consumed != self.produced as u16 {
+            if said.consumed != self.ring.done as u16 {
                 self.tell();
             }
         }

@@ -1,6 +1,63 @@
-//! Memory that a program and its device both read and write at any time.
+//! Memory that a program and its device both read and write at any time: entries, and a word that tells of them.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A ring of entries, of which one side writes and the other one reads.
+pub(super) struct Ring {
+    pub(super) area: Area,
+    pub(super) doorbell: Doorbell,
+    /// Bytes of an entry.
+    pub(super) entry: usize,
+    /// A power of two.
+    depth: u32,
+    /// Entries that we have read or written.
+    pub(super) done: u32,
+}
+
+/// Where a ring is, for the program.
+pub(crate) struct Place {
+    pub(crate) buffer: *mut u8,
+    pub(crate) entry_size: u32,
+    pub(crate) num_entries: u32,
+    pub(crate) doorbell: *mut u32,
+}
+
+impl Ring {
+    /// Of at least so many entries.
+    pub(super) fn new(entry: usize, entries: u32) -> Ring {
+        let depth = entries.next_power_of_two();
+        Ring { area: Area::new(depth as usize * entry), doorbell: Doorbell::new(), entry, depth, done: 0 }
+    }
+
+    pub(super) fn place(&self) -> Place {
+        Place {
+            buffer: self.area.address(),
+            entry_size: self.entry as u32,
+            num_entries: self.depth,
+            doorbell: self.doorbell.address(),
+        }
+    }
+
+    /// How many entries it has.
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Where in its area an entry is, so many after the next one.
+    pub(super) fn at(&self, ahead: u32) -> usize {
+        (self.done.wrapping_add(ahead) % self.depth) as usize * self.entry
+    }
+
+    /// Whether an entry, so many after the next one, is of the second round, the fourth, and so on.
+    pub(super) fn is_even_round(&self, ahead: u32) -> bool {
+        self.done.wrapping_add(ahead) / self.depth % 2 == 1
+    }
+
+    /// So many more entries were read or written.
+    pub(super) fn advance(&mut self, entries: u32) {
+        self.done = self.done.wrapping_add(entries);
+    }
+}
 
 /// The entries of a ring, in whole pages, as those of a device would be.
 #[derive(Debug)]
