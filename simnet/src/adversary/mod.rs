@@ -64,7 +64,7 @@ impl std::error::Error for Failure {}
 
 /// The command that runs one seed again.
 pub fn replay_command(seed: u64) -> String {
-    format!("SRD_SIM_SEED={seed} SRD_SIM_SEEDS=1 cargo test --release -p simnet --test adversarial -- --nocapture")
+    format!("SRD_SIM_SEED={seed} SRD_SIM_SEEDS=1 cargo test -p simnet --test adversarial random -- --nocapture")
 }
 
 /// Events of the log that a failure shows.
