@@ -44,12 +44,13 @@ pub struct Access {
     pub remote_write: bool,
 }
 
-/// The keys of a region. They differ, so that one taken for the other is noticed.
+/// The keys of a region. They differ, so that an lkey that is sent to a peer is noticed. The other way it works, as with EFA:
+/// its descriptors have room for 24 bits, in which the keys are the same, and there are programs that know only one key (UCCL).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MrKeys {
-    /// For the owner's work requests; 24 bits.
+    /// For the owner's work requests; 24 bits. What more bits say does not matter there.
     pub lkey: u32,
-    /// For peers; 32 bits.
+    /// For peers; 32 bits, of which the low 24 are the lkey.
     pub rkey: u32,
 }
 
@@ -144,15 +145,16 @@ impl<R> Region<R> {
     // [CARD-5]
     #[inline]
     fn offset_of(&self, pd: PdId, key: u32, addr: u64, len: u32, use_: Use) -> Option<u64> {
-        let (right_key, permitted) = match use_ {
-            Use::LocalRead => (self.keys.lkey, true),
-            Use::LocalWrite => (self.keys.lkey, self.access.local_write),
-            Use::RemoteRead => (self.keys.rkey, self.access.remote_read),
-            Use::RemoteWrite => (self.keys.rkey, self.access.remote_write),
+        let is_lkey = key & LKEY_MASK == self.keys.lkey;
+        let permitted = match use_ {
+            Use::LocalRead => is_lkey,
+            Use::LocalWrite => is_lkey && self.access.local_write,
+            Use::RemoteRead => key == self.keys.rkey && self.access.remote_read,
+            Use::RemoteWrite => key == self.keys.rkey && self.access.remote_write,
         };
         let offset = addr.wrapping_sub(self.base);
         let inside = offset <= self.len && u64::from(len) <= self.len - offset;
-        (key == right_key && permitted && self.pd == pd && inside).then_some(offset)
+        (permitted && self.pd == pd && inside).then_some(offset)
     }
 }
 
@@ -170,9 +172,12 @@ pub(super) struct Regions<M: HostMemory> {
     rng: Xoshiro256PlusPlus,
 }
 
-/// The low bits of both keys are the slot. An lkey has no more than 24 bits (EFA's descriptors).
+/// The low bits of both keys are the slot.
 const SLOT_BITS: u32 = 18;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+/// An lkey has no more bits than these (EFA's descriptors).
+const LKEY_BITS: u32 = 24;
+const LKEY_MASK: u32 = (1 << LKEY_BITS) - 1;
 
 impl<M: HostMemory> Regions<M> {
     pub(super) fn new(memory: M, max: u32, rng: Xoshiro256PlusPlus) -> Regions<M> {
@@ -216,7 +221,7 @@ impl<M: HostMemory> Regions<M> {
         let tag = self.rng.next_u32();
         // Never 0, and never the same for both.
         let lkey = slot | (1 + (tag >> 8) % 63) << SLOT_BITS;
-        let rkey = slot | (64 + (tag >> 16) % 16320) << SLOT_BITS;
+        let rkey = lkey | (1 + (tag >> 16) % 255) << LKEY_BITS;
         let keys = MrKeys { lkey, rkey };
         self.slots[slot as usize] = Some(Region { pd, base, len, access, keys, memory, users: 0 });
         self.live += 1;
