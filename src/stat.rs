@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use verbs_shim::Options;
-use verbs_shim::counters::{Device, Record, Registry, Values, write_tree};
+use verbs_shim::counters::{Device, Record, Registry, Values, write_counters, write_tree};
 
 use crate::exit::{Exit, Fault, Result};
 use crate::options::DeviceArgs;
@@ -116,7 +116,8 @@ fn once(args: &StatArgs, options: &Options) -> Result<bool> {
     };
     if let Some(dir) = &args.sysfs {
         for (index, device) in all.iter().enumerate() {
-            write_tree(dir, index, &device.identity, &device.total).map_err(|e| {
+            let tree = write_tree(dir, index, &device.identity);
+            tree.and_then(|()| write_counters(dir, &device.identity.device, &device.total)).map_err(|e| {
                 Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("cannot write below {}", dir.display())))
             })?;
         }

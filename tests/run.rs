@@ -370,6 +370,50 @@ fn apart(script: &str) -> Option<Output> {
     shell(script)
 }
 
+/// What a program sees that looks for RDMA devices, and of what was there before.
+const LOOK: &str = "
+    ls /dev/infiniband /sys/class/infiniband
+    for device in /dev/infiniband/*; do test -c $device -a -r $device -a -w $device; done
+    cat /sys/class/infiniband_verbs/uverbs1/ibdev /sys/class/infiniband/rdmap1s6/ports/1/link_layer
+    for device in /sys/class/infiniband/*; do test -d $device/device/; done
+    cat /sys/class/net/lo/address
+    echo > /dev/null
+    test -d /dev/fd/ -a -d /dev/shm
+    id -u";
+
+#[test]
+fn run_device_files_are_there_for_the_program_alone() {
+    let shop = Workshop::new();
+    if apart("true").is_none() {
+        return;
+    }
+    let seen = "/dev/infiniband:\nuverbs0\nuverbs1\n\n/sys/class/infiniband:\nrdmap0s6\nrdmap1s6\n\
+        rdmap1s6\nUnspecified\n00:00:00:00:00:00\n";
+    let look = ["sh", "-ec", LOOK];
+    let user = nix::unistd::geteuid();
+    let done = output(shop.run(&["--devices", "2", "--device-files"], &look));
+    assert_eq!((done.code, done.stdout), (Some(0), format!("{seen}{user}\n")), "{}", done.stderr);
+    // Whoever may not make such a namespace gets one of users, too, and stays who he is.
+    let srd = env!("CARGO_BIN_EXE_srd");
+    let options = format!("--library {} --runtime-dir {}", shop.text("libsrd_verbs.so"), shop.text("apart"));
+    let unprivileged = format!(
+        "setpriv --bounding-set=-sys_admin {srd} run {options} --devices 2 --device-files -- sh -ec '{LOOK}'
+         unshare --map-user=1000 --map-group=1000 --keep-caps {srd} run {options} --devices 2 --device-files -- id -ur"
+    );
+    let done = apart(&unprivileged).expect("as before");
+    assert_eq!((done.code, done.stdout), (Some(0), format!("{seen}0\n1000\n")), "{}", done.stderr);
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("the kernel's list");
+    assert!(!mounts.lines().any(|line| line.starts_with("srd ")), "{mounts}");
+
+    let forbidden = format!(
+        "echo 0 > /proc/sys/user/max_mnt_namespaces; {srd} run {options} --device-files -- echo ran || echo code $?"
+    );
+    let done = apart(&forbidden).expect("as before");
+    assert_eq!(done.stdout, "code 3\n", "{done:?}");
+    let remedy = "mkdir -p /dev/infiniband && ln -s /dev/null /dev/infiniband/uverbs0";
+    assert!(done.stderr.contains("--device-files") && done.stderr.contains(remedy), "{done:?}");
+}
+
 #[test]
 fn run_works_without_proc_if_it_is_told_the_library() {
     let srd = env!("CARGO_BIN_EXE_srd");

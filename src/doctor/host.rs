@@ -128,7 +128,9 @@ fn ucx(options: &Options) -> Finding {
         "UCX",
         match wanted.find(|path| !is_there(path)) {
             None => "there are the character devices without which it sees no device".to_owned(),
-            Some(path) => format!("it sees no device without a character device {path}; docs/porting.md has a way"),
+            Some(path) => {
+                format!("it sees no device without a character device {path}; 'srd run --device-files' shows it one")
+            }
         },
     )
 }

@@ -3,6 +3,7 @@
 //! Prepares the environment and becomes the program: signals, exit code and process number are the program's own.
 
 mod bundled;
+mod device_files;
 mod elf;
 pub(crate) mod library;
 pub(crate) mod program;
@@ -30,6 +31,10 @@ pub(crate) struct RunArgs {
     /// Another name of a libibverbs or libefa that the program brings along: it gets the library under that name, too
     #[arg(long, value_name = "NAME", value_parser = library_name)]
     also: Vec<String>,
+    /// Show the program the files of a device, for UCX and others that look for these: '/dev/infiniband' and
+    /// '/sys/class/infiniband', in a mount namespace of its own
+    #[arg(long, conflicts_with = "print_env")]
+    device_files: bool,
     /// Print the variables that would be set, one NAME=VALUE in each line, and run nothing
     #[arg(long)]
     print_env: bool,
@@ -47,6 +52,10 @@ fn library_name(text: &str) -> std::result::Result<String, String> {
     }
 }
 
+/// What to do where namespaces are forbidden.
+const NO_FILES: &str = "cannot show the program the files of a device (--device-files), which takes a mount namespace; where \
+    containers forbid that, UCX has enough with 'mkdir -p /dev/infiniband && ln -s /dev/null /dev/infiniband/uverbs0'";
+
 /// Variables to set.
 type Variables = Vec<(String, OsString)>;
 
@@ -57,7 +66,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     // A device that cannot be opened is told at once, and not by the program in its own way.
     let devices = options.devices().map_err(|e| Fault::new(Exit::Setup, e))?;
     devices::warn_of_silence(&devices);
-    devices.into_iter().try_for_each(|device| devices::open(device).map(drop))?;
+    devices.iter().cloned().try_for_each(|device| devices::open(device).map(drop))?;
     let Some((command, rest)) = args.command.split_first() else {
         return print(&variables(args, &options, &library, Program::default().also)?);
     };
@@ -70,6 +79,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     let variables = variables(args, &options, &library, program.also)?;
     if args.print_env {
         return print(&variables);
+    }
+    if args.device_files {
+        device_files::show(&devices).map_err(|e| Fault::new(Exit::Setup, anyhow::Error::new(e).context(NO_FILES)))?;
     }
     tracing::info!("{} gets {} as libibverbs and libefa", path.display(), library.display());
     variables.iter().for_each(|(name, value)| tracing::debug!("{name}={}", value.to_string_lossy()));

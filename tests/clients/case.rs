@@ -21,8 +21,8 @@ pub(crate) struct Case {
     /// Runs only when everything is wanted.
     pub(crate) full_only: bool,
     pub(crate) limit: Duration,
-    /// Gets a `/dev` of its own with the device file that UCX wants to see.
-    pub(crate) device_file: bool,
+    /// Looks for the files of a device, as UCX does.
+    pub(crate) device_files: bool,
     /// UDP datagrams that must cross, or the device was not what carried the data.
     pub(crate) datagrams: u64,
     pub(crate) verdict: Verdict,
@@ -44,6 +44,7 @@ pub(crate) enum Client {
     IntelMpi,
     Ucx,
     Nixl,
+    NixlWithCuda,
     Mooncake,
     Program,
 }
@@ -103,7 +104,7 @@ impl Case {
             env: Vec::new(),
             full_only: false,
             limit: Duration::from_secs(60),
-            device_file: false,
+            device_files: false,
             datagrams: 1,
             verdict: |_| Ok("ok".to_owned()),
         }
@@ -139,8 +140,8 @@ impl Case {
         Case { limit: Duration::from_secs(seconds), ..self }
     }
 
-    pub(crate) fn device_file(self) -> Case {
-        Case { device_file: true, ..self }
+    pub(crate) fn device_files(self) -> Case {
+        Case { device_files: true, ..self }
     }
 
     /// At least so many datagrams must cross.
@@ -198,6 +199,7 @@ impl Client {
             Client::IntelMpi => "Intel MPI (PyPI)",
             Client::Ucx => "UCX",
             Client::Nixl => "NIXL (PyPI)",
+            Client::NixlWithCuda => "NIXL over libfabric (PyPI)",
             Client::Mooncake => "Mooncake (PyPI)",
             Client::Program => "C programs",
         }
@@ -208,8 +210,9 @@ impl Client {
         match self {
             Client::OpenMpiWheel | Client::Nixl => &[Venv::OpenMpiAndNixl],
             Client::Mpich => &[Venv::Mpich],
-            // It brings no libfabric.
+            // These bring no libfabric.
             Client::IntelMpi => &[Venv::IntelMpi, Venv::OpenMpiAndNixl],
+            Client::NixlWithCuda => &[Venv::NixlWithCuda, Venv::OpenMpiAndNixl],
             Client::Mooncake => &[Venv::Mooncake],
             _ => &[],
         }
@@ -227,7 +230,7 @@ impl Client {
             Client::Mpich => Package::PyPi("mpich"),
             Client::IntelMpi => Package::PyPi("impi-rt"),
             Client::Ucx => Package::Debian("ucx-utils"),
-            Client::Nixl => Package::PyPi("nixl-cu12"),
+            Client::Nixl | Client::NixlWithCuda => Package::PyPi("nixl-cu12"),
             Client::Mooncake => Package::PyPi("mooncake-transfer-engine-non-cuda"),
             Client::Program => Package::Ours,
         }

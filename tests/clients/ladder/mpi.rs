@@ -85,7 +85,7 @@ pub(super) fn mpi(client: Client, ranks: u32, options: &str, program: &str) -> C
 }
 
 fn over_ucx(case: Case, tls: &str) -> Case {
-    case.device_file().env("UCX_TLS", format!("{tls},self")).env("UCX_NET_DEVICES", format!("{DEVICE}:1"))
+    case.device_files().env("UCX_TLS", format!("{tls},self")).env("UCX_NET_DEVICES", format!("{DEVICE}:1"))
 }
 
 /// The first rank says so when all have checked everything.

@@ -5,7 +5,7 @@ use super::DEVICE;
 
 pub(super) fn cases() -> Vec<Case> {
     // It sees the device, wants more of a queue pair than EFA has, says so, and goes on.
-    let info = Case::solo(Client::Ucx, "ucx_info -d").device_file().verdict(|ended| {
+    let info = Case::solo(Client::Ucx, "ucx_info -d").device_files().verdict(|ended| {
         ended[0].check("program")?;
         let said = &ended[0].said;
         let device = said.contains(&format!("Device: {DEVICE}:1"));

@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use verbs_shim::cancel::NoCancel;
-use verbs_shim::counters::{self, Identity, Values};
+use verbs_shim::counters::{self, Identity};
 use verbs_shim::lock::Mutex;
 use verbs_shim::{Gid, NicConfig};
 
@@ -136,7 +136,7 @@ impl Tree {
         fs::create_dir(&draft)?;
         let made = lock(&draft.join(LOCK)).and_then(|lock| {
             for (index, device) in devices.iter().enumerate() {
-                add(&draft, index, device)?;
+                counters::write_tree(&draft, index, &Identity::from(device))?;
             }
             // Under its name it can be swept, so it must be locked by then.
             fs::rename(&draft, &root)?;
@@ -205,14 +205,6 @@ fn remove_if_left(root: &Path) {
         // Whoever comes next tries again.
         let _ = fs::remove_dir_all(root);
     }
-}
-
-/// What sysfs has of a device.
-fn add(root: &Path, index: usize, config: &NicConfig) -> io::Result<()> {
-    counters::write_tree(root, index, &Identity::from(config), &Values::default())?;
-    let uverbs = root.join(format!("class/infiniband_verbs/uverbs{index}"));
-    fs::create_dir_all(&uverbs)?;
-    fs::write(uverbs.join("ibdev"), format!("{}\n", config.name))
 }
 
 export!(

@@ -17,7 +17,7 @@ use crate::nic::NicCounters;
 
 pub use file::Record;
 pub use registry::{Device, Registry};
-pub use sysfs::{Identity, node_guid, write_gid, write_tree};
+pub use sysfs::{Identity, node_guid, write_counters, write_gid, write_tree};
 
 /// Counters of the port, in the order in which the driver of EFA has them.
 pub const PORT: [&str; 22] = [

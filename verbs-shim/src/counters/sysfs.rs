@@ -62,21 +62,21 @@ const LIFESPAN: &str = "10";
 /// The only port, in the directory of its device.
 const PORT_1: &str = "ports/1";
 
-/// Writes the tree below `root`, or brings it up to date: one device of it. The PCI address is that of a network interface of
-/// this machine, or else `0000:BB:06.0`, where BB is the `index` of the device.
+/// Writes the tree below `root`, or brings it up to date: one device of it, without its counters. The PCI address is that of a
+/// network interface of this machine, or else `0000:BB:06.0`, where BB is the `index` of the device.
 ///
 /// ```text
-/// class/infiniband_verbs/abi_version
-/// class/infiniband/DEVICE/{node_type, node_guid, sys_image_guid, node_desc, fw_ver, hw_counters/*}
+/// class/infiniband_verbs/{abi_version, uverbs0/abi_version, uverbs0/ibdev}
+/// class/infiniband/DEVICE/{node_type, node_guid, sys_image_guid, node_desc, fw_ver}
 /// class/infiniband/DEVICE/device -> ../../../devices/0000:00:06.0
-/// class/infiniband/DEVICE/ports/1/{state, phys_state, link_layer, rate, cap_mask, gids/0, pkeys/0, hw_counters/*}
+/// class/infiniband/DEVICE/ports/1/{state, phys_state, link_layer, rate, cap_mask, gids/0, pkeys/0}
 /// class/infiniband/DEVICE/ports/1/{lid, lid_mask_count, sm_lid, sm_sl}
 /// devices/0000:00:06.0/{vendor, device, driver -> ../../bus/pci/drivers/efa}
 /// ```
 ///
 /// # Errors
 /// Something cannot be written.
-pub fn write_tree(root: &Path, index: usize, identity: &Identity, values: &Values) -> io::Result<()> {
+pub fn write_tree(root: &Path, index: usize, identity: &Identity) -> io::Result<()> {
     let Identity { device, part_id, gbps, fw_ver, addr, .. } = identity;
     let class = root.join("class/infiniband").join(device);
     // One that is there stays where it is.
@@ -87,7 +87,10 @@ pub fn write_tree(root: &Path, index: usize, identity: &Identity, values: &Value
     let port = class.join(PORT_1);
     let put = |path: &Path, text: &str| put(path, text);
 
-    put(&root.join("class/infiniband_verbs/abi_version"), "6")?;
+    let verbs = root.join("class/infiniband_verbs");
+    put(&verbs.join("abi_version"), "6")?;
+    put(&verbs.join(format!("uverbs{index}/abi_version")), "1")?;
+    put(&verbs.join(format!("uverbs{index}/ibdev")), device)?;
     fs::create_dir_all(root.join("bus/pci/drivers/efa"))?;
     put(&root.join(&pci).join("vendor"), "0x1d0f")?;
     put(&root.join(&pci).join("device"), &format!("{part_id:#x}"))?;
@@ -113,8 +116,16 @@ pub fn write_tree(root: &Path, index: usize, identity: &Identity, values: &Value
         put(&port.join(name), text)?;
     }
     put(&port.join("pkeys/0"), "0xffff")?;
-    write_gid(root, device, identity.gid())?;
+    write_gid(root, device, identity.gid())
+}
 
+/// Writes the counters of a device into the tree: `hw_counters/*` of the device and of its port.
+///
+/// # Errors
+/// They cannot be written.
+pub fn write_counters(root: &Path, device: &str, values: &Values) -> io::Result<()> {
+    let class = root.join("class/infiniband").join(device);
+    let port = class.join(PORT_1);
     for (dir, names, numbers) in [(port, &PORT[..], &values.port[..]), (class, &DEVICE[..], &values.device[..])] {
         let dir = dir.join("hw_counters");
         put(&dir.join("lifespan"), LIFESPAN)?;

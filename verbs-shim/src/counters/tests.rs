@@ -147,7 +147,8 @@ fn nothing_is_written_in_the_name_of_another_process() {
 fn the_tree_has_all_counters_and_is_refreshed_in_place() {
     let dir = tempfile::tempdir().unwrap();
     for n in [12345, 7] {
-        write_tree(dir.path(), 0, &identity(), &values(n)).unwrap();
+        write_tree(dir.path(), 0, &identity()).unwrap();
+        write_counters(dir.path(), "rdmap0s6", &values(n)).unwrap();
         let class = dir.path().join("class/infiniband/rdmap0s6");
         let read = |path: &str| fs::read_to_string(class.join(path)).unwrap();
         assert_eq!(read("ports/1/hw_counters/tx_bytes"), format!("{n}\n"));
@@ -163,6 +164,7 @@ fn the_tree_has_all_counters_and_is_refreshed_in_place() {
             ("ports/1/gids/0", "fe80:0000:0000:0000:0200:7f00:0001:0009"),
             ("ports/1/pkeys/0", "0xffff"),
             ("ports/1/lid", "0x0"),
+            ("../../infiniband_verbs/uverbs0/ibdev", "rdmap0s6"),
         ] {
             assert_eq!(read(file), format!("{text}\n"), "{file}");
         }
@@ -183,7 +185,7 @@ fn devices_of_one_tree_are_in_different_places() {
     let names = ["rdmap0s6", "rdmap1s6"];
     for _ in 0..2 {
         for (index, name) in names.into_iter().enumerate() {
-            write_tree(dir.path(), index, &Identity { device: name.into(), ..identity() }, &values(1)).unwrap();
+            write_tree(dir.path(), index, &Identity { device: name.into(), ..identity() }).unwrap();
         }
     }
     let first = pci::address(None, 0, |_| false);
