@@ -82,6 +82,10 @@ impl Bed {
         &self.nodes
     }
 
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.nodes.iter().any(|n| n.name == name)
+    }
+
     /// # Panics
     /// If there is no such node: callers check their numbers first.
     pub(crate) fn node(&self, name: &str) -> &Node {
@@ -160,6 +164,14 @@ impl Node {
         text.truncate(filled);
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
+}
+
+/// Removes the kept bed of this name, whole or not, and kills what runs inside.
+///
+/// # Errors
+/// If there is none.
+pub fn remove_kept(name: &str) -> Result<(), Error> {
+    Bed::open(name).map(Bed::remove)
 }
 
 /// Removes the beds of processes that are gone, as every build does first.

@@ -26,6 +26,9 @@ impl Wire {
         if rate < Rate::bits(8_000) {
             return Err(Error::invalid(format!("a rate of {rate} is too low: choose at least 8kbit, or no limit")));
         }
+        if rate > Rate::gbit(10_000) {
+            return Err(Error::invalid(format!("a rate of {rate} is too high: choose at most 10000gbit, or no limit")));
+        }
         if self.queue_bytes < self.frame() {
             let (queue, frame) = (self.queue_bytes, self.frame());
             return Err(Error::invalid(format!("a queue of {queue} bytes holds no frame: choose at least {frame}")));

@@ -60,8 +60,12 @@ impl Clos {
         let bed = Bed::open(name)?;
         let count = |kind| bed.nodes().iter().filter(|n| n.name.starts_with(kind)).count();
         let (hosts, leaves, spines) = (count('h'), count('l'), count('s'));
-        if leaves == 0 || spines == 0 {
+        if leaves == 0 && spines == 0 && hosts == 2 {
             return Err(Error::invalid(format!("the test bed `{name}` is a pair: it has no spines")));
+        }
+        let all = |kind: char, count: usize| count > 0 && (0..count).all(|index| bed.has(&format!("{kind}{index}")));
+        if !(all('h', hosts) && all('l', leaves) && all('s', spines) && hosts.is_multiple_of(leaves)) {
+            return Err(Error::Unfinished(name.to_owned()));
         }
         Ok(Self::around(bed, Shape { leaves, spines, hosts_per_leaf: hosts / leaves }))
     }

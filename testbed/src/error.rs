@@ -41,8 +41,11 @@ pub enum Error {
     #[error("there is no test bed named `{0}`: `testbed up --name {0}` builds one")]
     NoSuchBed(String),
     /// A kept bed of this name exists already.
-    #[error("a test bed named `{0}` exists already: `testbed down {0}` removes it")]
+    #[error("a test bed named `{0}` exists already: `testbed down --name {0}` removes it")]
     Exists(String),
+    /// The command that was to build a kept bed was killed before its end.
+    #[error("the test bed `{0}` was not built to its end: `testbed down --name {0}` removes what there is")]
+    Unfinished(String),
     /// `ip`, `tc`, `nft` or `ethtool` refused a command.
     #[error("`{command}` failed: {message}")]
     Tool {

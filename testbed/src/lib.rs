@@ -48,7 +48,7 @@ mod tools;
 pub mod probe;
 pub mod tcp;
 
-pub use bed::{keep_names, sweep};
+pub use bed::{keep_names, remove_kept, sweep};
 pub use clos::{Clos, ClosBuilder};
 pub use error::Error;
 pub use host::{Family, Host};

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -57,6 +58,7 @@ enum Verb {
         leaf: usize,
         #[arg(value_parser = directions)]
         direction: Directions,
+        #[arg(allow_negative_numbers = true)]
         percent: f64,
         /// all, udp, tcp, or a length in bytes: only packets longer than that
         #[arg(long, default_value = "all")]
@@ -80,7 +82,7 @@ enum Verb {
         to: usize,
         #[arg(long, default_value_t = 1)]
         flows: usize,
-        #[arg(long, default_value_t = 5.0)]
+        #[arg(long, default_value_t = 5.0, allow_negative_numbers = true)]
         seconds: f64,
         /// cubic, bbr, reno, ... [default: the kernel's]
         #[arg(long)]
@@ -144,6 +146,8 @@ fn directions(text: &str) -> Result<Directions, String> {
 fn main() -> ExitCode {
     match run(Cli::parse().verb) {
         Ok(()) => ExitCode::SUCCESS,
+        // whoever closed our output has read enough
+        Err(error) if is_unread(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("testbed: {error:#}");
             ExitCode::FAILURE
@@ -151,17 +155,19 @@ fn main() -> ExitCode {
     }
 }
 
+fn is_unread(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
 fn run(verb: Verb) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
     match verb {
-        Verb::Up(up) => up.run()?,
-        Verb::Down { bed } => match bed.any()? {
-            Any::Clos(clos) => clos.remove(),
-            Any::Pair(pair) => pair.remove(),
-        },
+        Verb::Up(up) => up.run(&mut out)?,
+        Verb::Down { bed } => testbed::remove_kept(&bed.name)?,
         Verb::List => {
             testbed::available().map_err(anyhow::Error::msg)?;
             testbed::sweep();
-            testbed::keep_names().iter().for_each(|name| println!("{name}"));
+            testbed::keep_names().iter().try_for_each(|name| writeln!(out, "{name}"))?;
         }
         Verb::Exec { bed, host, command } => {
             let bed = bed.any()?;
@@ -182,34 +188,35 @@ fn run(verb: Verb) -> anyhow::Result<()> {
             Any::Clos(clos) => clos.heal()?,
             Any::Pair(pair) => pair.heal()?,
         },
-        Verb::Stat { bed } => stat(&bed.any()?)?,
+        Verb::Stat { bed } => stat(&bed.any()?, &mut out)?,
         Verb::Tcp { bed, from, to, flows, seconds, congestion, every_ms } => {
             let bed = bed.any()?;
-            let stop = Duration::try_from_secs_f64(seconds).context("say how many seconds with a number above 0")?;
+            let stop = Duration::try_from_secs_f64(seconds).ok().filter(|stop| !stop.is_zero());
+            let stop = stop.with_context(|| format!("{seconds} seconds make no load: choose a number above 0"))?;
             let bin = every_ms.map_or(Duration::from_millis(100), Duration::from_millis);
             let load = Load { flows, stop: Stop::After(stop), bin, congestion, ..Load::default() };
             let report = load.run(bed.host(from)?, bed.host(to)?)?;
             if every_ms.is_some() {
                 for (nth, rate) in report.goodput_by_bin().enumerate() {
-                    println!("{:.3} s {}", bin.as_secs_f64() * nth as f64, megabits(rate));
+                    writeln!(out, "{:.3} s {}", bin.as_secs_f64() * nth as f64, megabits(rate))?;
                 }
             }
             for flow in &report.flows {
                 let (port, stall) = (flow.source_port, flow.longest_stall);
-                println!("port {port}: {} bytes, longest stall {stall:.1?}", flow.bytes);
+                writeln!(out, "port {port}: {} bytes, longest stall {stall:.1?}", flow.bytes)?;
             }
-            println!("all: {}, {} segments sent again", megabits(report.goodput()), report.retransmitted);
+            writeln!(out, "all: {}, {} segments sent again", megabits(report.goodput()), report.retransmitted)?;
         }
     }
     Ok(())
 }
 
 impl Up {
-    fn run(self) -> anyhow::Result<()> {
+    fn run(self, out: &mut impl Write) -> anyhow::Result<()> {
         let name = &self.bed.name;
         if self.pair {
             let pair = Pair::builder().rate(self.host_rate).queue_bytes(self.queue_bytes).mtu(self.mtu);
-            show_hosts(pair.offload(self.offload).keep(name).build()?.hosts());
+            show_hosts(pair.offload(self.offload).keep(name).build()?.hosts(), out)?;
         } else {
             let clos = Clos::builder().leaves(self.leaves).spines(self.spines).hosts_per_leaf(self.hosts_per_leaf);
             let clos = match self.ecmp_seed {
@@ -217,7 +224,7 @@ impl Up {
                 None => clos,
             };
             let clos = clos.host_rate(self.host_rate).spine_rate(self.spine_rate).queue_bytes(self.queue_bytes);
-            show_hosts(clos.mtu(self.mtu).offload(self.offload).keep(name).build()?.hosts());
+            show_hosts(clos.mtu(self.mtu).offload(self.offload).keep(name).build()?.hosts(), out)?;
         }
         Ok(())
     }
@@ -250,30 +257,31 @@ impl Any {
     }
 }
 
-fn show_hosts(hosts: &[Host]) {
+fn show_hosts(hosts: &[Host], out: &mut impl Write) -> io::Result<()> {
     for host in hosts {
-        println!("host {} {} {} (namespace {})", host.index(), host.addr(), host.addr6(), host.namespace());
+        writeln!(out, "host {} {} {} (namespace {})", host.index(), host.addr(), host.addr6(), host.namespace())?;
     }
+    Ok(())
 }
 
-fn stat(bed: &Any) -> Result<(), Error> {
+fn stat(bed: &Any, out: &mut impl Write) -> anyhow::Result<()> {
     match bed {
         Any::Clos(clos) => {
-            println!("{HEAD}");
+            writeln!(out, "{HEAD}")?;
             for (link, drops) in clos.link_stats()?.iter().zip(clos.link_drops()?) {
                 let LinkDrops { impaired, overflow, backlog_bytes, .. } = drops;
                 let (bytes, packets) = (link.bytes, link.packets);
                 let name = format!("l{} s{} {}", link.leaf, link.spine, link.direction);
-                row(&name, CableStats { bytes, packets, impaired, overflow, backlog_bytes });
+                row(out, &name, CableStats { bytes, packets, impaired, overflow, backlog_bytes })?;
             }
             for (host, direction) in clos.hosts().iter().flat_map(|h| Direction::BOTH.map(|d| (h.index(), d))) {
-                row(&format!("h{host} {direction}"), clos.host_stats(host, direction)?);
+                row(out, &format!("h{host} {direction}"), clos.host_stats(host, direction)?)?;
             }
         }
         Any::Pair(pair) => {
-            println!("{HEAD}");
+            writeln!(out, "{HEAD}")?;
             for (from, to) in [(0, 1), (1, 0)] {
-                row(&format!("h{from} to h{to}"), pair.stats(to)?);
+                row(out, &format!("h{from} to h{to}"), pair.stats(to)?)?;
             }
         }
     }
@@ -282,9 +290,9 @@ fn stat(bed: &Any) -> Result<(), Error> {
 
 const HEAD: &str = "link             packets          bytes   impaired   overflow    backlog";
 
-fn row(name: &str, stats: CableStats) {
+fn row(out: &mut impl Write, name: &str, stats: CableStats) -> io::Result<()> {
     let lost = format!("{:>10} {:>10} {:>10}", stats.impaired, stats.overflow, stats.backlog_bytes);
-    println!("{name:<12} {:>11} {:>14} {lost}", stats.packets, stats.bytes);
+    writeln!(out, "{name:<12} {:>11} {:>14} {lost}", stats.packets, stats.bytes)
 }
 
 fn megabits(rate: Rate) -> String {

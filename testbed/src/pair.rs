@@ -40,8 +40,8 @@ impl Pair {
     pub fn open(name: &str) -> Result<Self, Error> {
         let bed = Bed::open(name)?;
         match bed.nodes().len() {
-            2 => Ok(Self::around(bed, None)),
-            _ => Err(Error::invalid(format!("the test bed `{name}` is not a pair: it has spines"))),
+            2 if bed.has("h0") && bed.has("h1") => Ok(Self::around(bed, None)),
+            _ => Err(Error::invalid(format!("the test bed `{name}` is not a pair"))),
         }
     }
 

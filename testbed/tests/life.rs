@@ -163,9 +163,8 @@ struct Removed<'a>(&'a str);
 
 impl Drop for Removed<'_> {
     fn drop(&mut self) {
-        if let Ok(bed) = Clos::open(self.0) {
-            bed.remove();
-        }
+        // it is gone when all went well
+        let _ = testbed::remove_kept(self.0);
     }
 }
 
@@ -193,18 +192,27 @@ fn kept_bed_is_worked_by_the_command() {
     };
     assert!(complaint(&["stat"]).contains(&format!("testbed up --name {name}")));
     assert!(text(&["up", "--spines", "2", "--spine-rate", "100mbit"]).contains("host 3 10.1.1.2"));
-    assert!(complaint(&["up"]).contains("exists already"));
+    assert!(complaint(&["up"]).contains(&format!("testbed down --name {name}")));
     assert_eq!(text(&["exec", "1", "echo", "-n", "in"]), "in");
     assert!(complaint(&["exec", "9", "true"]).contains("numbered 0 to 3"));
     text(&["hole", "0", "0", "up"]);
     text(&["hole", "1"]);
     text(&["loss", "0", "1", "both", "12.5", "--traffic", "udp"]);
     text(&["heal"]);
-    assert_eq!(text(&["stat"]).lines().count(), 1 + 2 * 2 * 2 + 4 * 2);
-    text(&["tcp", "0", "2", "--seconds", "0.05"]);
     assert!(Clos::open(&name).is_ok() && Pair::open(&name).is_err());
+    text(&["tcp", "0", "2", "--seconds", "0.05"]);
+    assert_eq!(text(&["stat"]).lines().count(), 1 + 2 * 2 * 2 + 4 * 2);
+    let nobody = std::io::pipe().unwrap().1;
+    let mut unread = Command::new(env!("CARGO_BIN_EXE_testbed"));
+    assert!(unread.args(["stat", "--name", &name]).stdout(nobody).status().unwrap().success());
+    assert!(complaint(&["loss", "0", "1", "up", "-5"]).contains("choose 0 to 100"));
+    assert!(complaint(&["tcp", "0", "2", "--seconds", "0"]).contains("above 0"));
+    // as if `up` had been killed
+    let middle = ["h0", "s1"].map(|node| format!("srdbed-keep.{name}-{node}"));
+    assert!(middle.iter().all(|node| Command::new("ip").args(["netns", "del", node]).status().unwrap().success()));
+    assert!(complaint(&["stat"]).contains(&format!("testbed down --name {name}")));
     text(&["down"]);
-    assert!(!exists(&format!("keep.{name}"), "h0"));
+    assert!(!exists(&format!("keep.{name}"), "h1"));
 }
 
 #[test]
@@ -212,6 +220,7 @@ fn errors_say_what_to_do() {
     let says = |error: testbed::Error, words: &str| assert!(error.to_string().contains(words), "{error}");
     says(Clos::builder().mtu(100).build().unwrap_err(), "choose 1280 to 65535");
     says(Clos::builder().spine_rate(testbed::Rate::bits(1)).build().unwrap_err(), "choose at least 8kbit");
+    says(Pair::builder().rate(testbed::Rate::gbit(20_000)).build().unwrap_err(), "choose at most 10000gbit");
     let small = Pair::builder().rate(testbed::Rate::mbit(1)).queue_bytes(100);
     says(small.build().unwrap_err(), "choose at least 9014");
     if !runs_here() {
