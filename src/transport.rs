@@ -210,14 +210,19 @@ impl std::str::FromStr for Target {
 }
 
 impl Target {
+    /// Its port; `port` when it names none.
+    pub(crate) fn port(&self, port: u16) -> u16 {
+        self.port.unwrap_or(port)
+    }
+
     /// The address to send to; `port` counts when the target names none.
     pub(crate) fn resolve(&self, port: u16) -> Result<SocketAddr> {
-        let host = &self.host;
+        let (host, port) = (&self.host, self.port(port));
         if let Ok(mut addr) = ip(host) {
-            addr.set_port(self.port.unwrap_or(port));
+            addr.set_port(port);
             return Ok(addr);
         }
-        let found = (host.as_str(), self.port.unwrap_or(port)).to_socket_addrs().map_err(|e| {
+        let found = (host.as_str(), port).to_socket_addrs().map_err(|e| {
             Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("cannot find the address of host '{host}'")))
         })?;
         found.min_by_key(SocketAddr::is_ipv6).ok_or_else(|| Fault::setup(format_args!("host '{host}' has no address")))

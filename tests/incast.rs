@@ -5,7 +5,7 @@ mod command;
 mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,10 +29,16 @@ fn run(args: &[&str]) -> Output {
     finish(incast(args).spawn().expect("start the command"))
 }
 
-/// Rank 0, waiting for the others, and its port. The rest of its standard error goes to ours.
+/// Rank 0, waiting for the others, and where that is.
 fn receiver(size: u32, args: &[&str]) -> (Child, String) {
+    let (child, port) = rank_zero(size, &[&["--receiver", "127.0.0.1"], args].concat());
+    (child, format!("127.0.0.1:{port}"))
+}
+
+/// Rank 0, waiting for the others, and its port. The rest of its standard error goes to ours.
+fn rank_zero(size: u32, args: &[&str]) -> (Child, u16) {
     let size = size.to_string();
-    let fixed = ["--rank", "0", "--size", &size, "--port", "0", "--receiver", "127.0.0.1", "--json"];
+    let fixed = ["--rank", "0", "--size", &size, "--port", "0", "--json"];
     let mut child = incast(&[&fixed, args].concat()).spawn().expect("start rank 0");
     let mut lines = BufReader::new(child.stderr.take().expect("a pipe"));
     let mut line = String::new();
@@ -40,7 +46,7 @@ fn receiver(size: u32, args: &[&str]) -> (Child, String) {
     let port = line.trim_end().rsplit(' ').next().and_then(|p| p.parse::<u16>().ok());
     let port = port.unwrap_or_else(|| panic!("no port in '{line}'"));
     thread::spawn(move || lines.lines().map_while(Result::ok).for_each(|l| eprintln!("rank 0: {l}")));
-    (child, format!("127.0.0.1:{port}"))
+    (child, port)
 }
 
 /// A sender, started as Open MPI would.
@@ -134,8 +140,15 @@ fn mistakes_are_explained() {
     run(&[]).fails(2, &["mpirun", "--testbed"]);
     run(&["--rank", "1", "--size", "2"]).fails(2, &["--master"]);
     run(&["--rank", "2", "--size", "2", "--master", "x"]).fails(2, &["no rank 2"]);
-    run(&["--rank", "0", "--size", "2", "--spines", "4"]).fails(2, &["--testbed"]);
+    for option in ["--senders 4", "--queue 60k", "--bed-mtu 1500", "--spines 2", "--spine-rate 1G", "--dead-spine 3"] {
+        let (name, value) = option.split_once(' ').expect("a value");
+        run(&[name, value]).fails(2, &["--testbed"]);
+        run(&["--rank", "0", "--size", "2", name, value]).fails(2, &[name, "--rank"]);
+    }
+    run(&["--testbed", "--rank", "0"]).fails(2, &["--testbed", "--rank"]);
+    run(&["--rank", "0", "--size", "2", "--receiver", "192.0.2.77"]).fails(3, &["192.0.2.77", "--receiver"]);
     run(&["--testbed", "--dead-spine", "3"]).fails(2, &["--spines"]);
+    run(&["--testbed", "--spine-rate", "1G"]).fails(2, &["--spines"]);
     run(&["--testbed", "--flows", "10000"]).fails(2, &["10000 flows", "16384"]);
     if nix::unistd::geteuid().is_root() {
         run(&["--testbed", "--queue", "10"]).fails(2, &["a queue of 10 bytes holds no frame"]);
@@ -147,6 +160,37 @@ fn mistakes_are_explained() {
     let alone = run(&["--rank", "0", "--size", "3", "--port", "0", "--wait", "0.3", "--json"]);
     alone.fails(4, &["missing: rank 1, 2"]);
     assert_eq!((&alone.json()["ok"], &alone.json()["exit_code"]), (&Value::Bool(false), &Value::from(4)));
+}
+
+#[test]
+fn rank_0_heeds_the_master_that_all_are_told() {
+    let taken = TcpListener::bind("0.0.0.0:0").expect("a port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    let zero = run(&["--rank", "0", "--size", "2", "--master", &format!("localhost:{port}")]);
+    zero.fails(3, &[&format!("at TCP port {port}")]);
+    let (zero, port) = rank_zero(2, &["--master", "::1", "--flows", "2", "--transfer", "64k", "--tcp", &some_tcp()]);
+    let one = sender(1, 2, &format!("[::1]:{port}"));
+    let output = finish(zero);
+    assert_eq!((output.code, finish(one).code), (Some(0), Some(0)), "{output:?}");
+}
+
+#[test]
+fn a_congestion_control_named_twice_is_run_once() {
+    let tcp = some_tcp();
+    let (zero, master) = receiver(2, &["--flows", "1", "--transfer", "4k", "--tcp", &format!("{tcp},{tcp}")]);
+    let one = sender(1, 2, &master);
+    let output = finish(zero);
+    assert_eq!((output.code, finish(one).code), (Some(0), Some(0)), "{output:?}");
+    assert_eq!(runs(&output.json()).len(), 2);
+}
+
+#[test]
+fn who_listens_there_may_be_no_rank_0() {
+    let stranger = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let one = sender(1, 2, &stranger.local_addr().expect("bound").to_string());
+    let mut line = stranger.accept().expect("the sender").0;
+    line.write_all(b"220 mail.example.net\r\n").expect("send");
+    finish(one).fails(4, &["no 'srd incast', or one of another version"]);
 }
 
 #[test]

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use socket2::{SockRef, TcpKeepalive};
 
 /// TCP port of the receiver unless told otherwise: the next one after `srd perf`'s.
 pub(super) const DEFAULT_PORT: u16 = crate::perf::DEFAULT_PORT + 1;
@@ -161,6 +162,11 @@ pub(super) struct FlowOutcome {
 const GLANCE: Duration = Duration::from_millis(20);
 /// How long it may take to say something.
 const SEND_LIMIT: Duration = Duration::from_secs(5);
+/// Silence of the other host, when it is asked whether it is there, after which the connection is broken. A host that is cut off
+/// or loses its power says nothing; longer than a spine of a test bed is dead.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Questions in that time.
+const QUESTIONS: u32 = 10;
 /// Longest line of a rank that has introduced itself: an Outcome of [`MAX_FLOWS`].
 const MAX_LINE: usize = 4 << 20;
 /// Longest line of a stranger.
@@ -180,6 +186,10 @@ impl Line {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(GLANCE))?;
         stream.set_write_timeout(Some(SEND_LIMIT))?;
+        let socket = SockRef::from(&stream);
+        let often = SILENCE / QUESTIONS;
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(often).with_interval(often).with_retries(QUESTIONS))?;
+        socket.set_tcp_user_timeout(Some(SILENCE))?;
         Ok(Line { stream, buffer: Vec::new(), limit: MAX_HELLO })
     }
 
@@ -207,12 +217,10 @@ impl Line {
         loop {
             if let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return serde_json::from_slice(&line)
-                    .map(Some)
-                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e));
+                return serde_json::from_slice(&line).map(Some).map_err(|_| foreign());
             }
             if self.buffer.len() > self.limit {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line without an end"));
+                return Err(foreign());
             }
             let mut bytes = [0; 16 << 10];
             match self.stream.read(&mut bytes) {
@@ -230,9 +238,14 @@ impl Line {
     }
 }
 
-/// Whether nothing has happened within a socket's timeout.
+/// What came is no message.
+fn foreign() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "what is there is no 'srd incast', or one of another version")
+}
+
+/// Whether nothing has happened within a socket's timeout. (`TimedOut` is what a connection says that has broken.)
 pub(super) fn is_glance(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 #[cfg(test)]
@@ -260,6 +273,15 @@ mod tests {
         let (here, mut line) = pair();
         drop(here);
         assert_eq!(line.poll::<FromRank>().expect_err("closed").kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_host_that_is_gone_is_noticed_although_nobody_says_anything() {
+        let (_here, line) = pair();
+        let socket = SockRef::from(&line.stream);
+        let asked = socket.tcp_keepalive_time().expect("an option") + SILENCE;
+        assert!(socket.keepalive().expect("an option") && asked <= 2 * SILENCE);
+        assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(SILENCE));
     }
 
     #[test]

@@ -16,11 +16,11 @@ mod tally;
 mod tcp_side;
 mod upper;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use srd::Span;
 
@@ -34,7 +34,7 @@ use self::sender::SenderArgs;
 use crate::exit::{Exit, Fault, Result};
 use crate::results::{self, Report};
 use crate::sim::output;
-use crate::transport::{Target, TransportArgs};
+use crate::transport::{self, Target, TransportArgs};
 use crate::{interrupt, render, units};
 
 /// Most endpoints of a sending host unless told otherwise. Each has a thread, and hundreds keep each other from the cores.
@@ -43,10 +43,10 @@ const MAX_ENDPOINTS: u32 = 12;
 /// Options of `srd incast`.
 #[derive(Args, Clone, Debug)]
 // Many endpoints share the cores of a host.
-#[command(mut_arg("mode", |a| a.default_value("sleep")), after_help = AFTER_HELP)]
+#[command(mut_arg("mode", |a| a.default_value("sleep")), group = of_the_bed(), after_help = AFTER_HELP)]
 pub(crate) struct IncastArgs {
     /// Make the whole network of namespaces on this host (as root) and run all ranks in it
-    #[arg(long, conflicts_with_all = ["rank", "size", "master", "receiver", "port"])]
+    #[arg(long)]
     testbed: bool,
 
     /// Number of this process: 0 receives, 1 and up send [default: what mpirun or srun says]
@@ -58,7 +58,7 @@ pub(crate) struct IncastArgs {
     /// Host of rank 0, with or without port [default: $MASTER_ADDR, or the first node of a Slurm job]
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "Ranks")]
     master: Option<String>,
-    /// TCP port at which rank 0 awaits the others; 0 lets the system choose
+    /// TCP port at which rank 0 awaits the others, where --master names none; 0 lets the system choose
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT, help_heading = "Ranks")]
     port: u16,
     /// Address of rank 0 that data go to, where it is not the one of --master
@@ -142,6 +142,13 @@ Traffic, rate and report are rank 0's choice; each host takes its own transport 
   srun -N 5 --ntasks-per-node 1 srd incast --rate 100G
   pdsh -w node[0-4] srd incast --rank %n --size 5 --master node0 --rate 100G";
 
+/// Options that mean something in the test bed only.
+fn of_the_bed() -> ArgGroup {
+    let options = ["testbed", "senders", "queue", "bed_mtu", "spines", "spine_rate", "dead_spine"];
+    let ranks = ["rank", "size", "master", "receiver", "port"];
+    ArgGroup::new("bed").args(options).multiple(true).requires("testbed").conflicts_with_all(ranks)
+}
+
 fn whole_seconds(text: &str) -> std::result::Result<u32, String> {
     text.parse().ok().filter(|n| (2..=86_400).contains(n)).ok_or_else(|| {
         format!("'{text}' is no number of whole seconds from 2 to 86400 (the first sample does not count)")
@@ -153,11 +160,10 @@ const BED_RATE: u64 = 200_000_000;
 
 /// Runs the command.
 pub(crate) fn run(args: &IncastArgs) -> Result<Exit> {
-    if !args.testbed && (args.dead_spine.is_some() || args.spine_rate.is_some() || args.spines > 1) {
-        return Err(Fault::usage("spines are part of the test bed: give --testbed, too"));
-    }
-    if args.dead_spine.is_some() && args.spines < 2 {
-        return Err(Fault::usage("the only spine must live: give --spines 2 or more for --dead-spine"));
+    if args.spines < 2 && (args.dead_spine.is_some() || args.spine_rate.is_some()) {
+        return Err(Fault::usage(
+            "all hosts are on one switch: give --spines 2 or more for --dead-spine and --spine-rate",
+        ));
     }
     if args.testbed {
         let plan = plan(args, args.senders, args.rate.or(Some(BED_RATE)))?;
@@ -180,17 +186,17 @@ pub(crate) fn run(args: &IncastArgs) -> Result<Exit> {
     }
     let place = launch::find(args.rank, args.size, args.master.clone(), |name| std::env::var(name).ok());
     let place = place.map_err(Fault::usage)?;
+    let master = place.master.as_deref().map(str::parse::<Target>).transpose().map_err(Fault::usage)?;
     interrupt::install()?;
-    if place.rank > 0 {
-        return send(args, &place);
+    if let (1.., Some(master)) = (place.rank, &master) {
+        return send(args, place.rank, master);
     }
     let plan = plan(args, place.size - 1, args.rate)?;
     prepare(args, &plan)?;
     descriptors(&plan, args, 0)?;
-    let ip = args.receiver.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let control = SocketAddr::new(if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { ip }, args.port);
+    let (ip, control) = own_addresses(args, master.as_ref())?;
     let listener = TcpListener::bind(control).map_err(|e| {
-        let what = format!("cannot await the other ranks at TCP port {} (choose another by --port)", args.port);
+        let what = format!("cannot await the other ranks at TCP port {} (choose another by --port)", control.port());
         Fault::new(Exit::Setup, anyhow::Error::new(e).context(what))
     })?;
     let port = listener.local_addr().map_err(Fault::driver)?.port();
@@ -202,8 +208,30 @@ pub(crate) fn run(args: &IncastArgs) -> Result<Exit> {
     conclude(args, &plan, Vec::new(), findings, began)
 }
 
+/// Where rank 0 takes data, and where it awaits the others: all are told the same --master, so its port and its kind of
+/// address hold for rank 0, too.
+fn own_addresses(args: &IncastArgs, master: Option<&Target>) -> Result<(IpAddr, SocketAddr)> {
+    // Its own name need not say anything to rank 0.
+    let told = master.and_then(|master| master.resolve(args.port).ok()).map(|at| at.ip());
+    let any = |ip: IpAddr| transport::any_port(SocketAddr::new(ip, 0)).ip();
+    let ip = args.receiver.or(told.map(any)).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    UdpSocket::bind((ip, 0)).map_err(|e| {
+        Fault::new(Exit::Setup, anyhow::Error::new(e).context(format!("cannot receive at {ip} (--receiver, --master)")))
+    })?;
+    // One that listens for IPv6 takes IPv4, too.
+    let control = if ip.is_ipv6() { any(ip) } else { any(told.unwrap_or(ip)) };
+    Ok((ip, SocketAddr::new(control, master.map_or(args.port, |master| master.port(args.port)))))
+}
+
 fn plan(args: &IncastArgs, senders: u32, rate: Option<u64>) -> Result<Plan> {
-    let tcp = args.tcp.iter().map(|cc| Transport::Tcp(cc.clone()));
+    let mut transports = vec![Transport::Srd];
+    for congestion in &args.tcp {
+        let tcp = Transport::Tcp(congestion.clone());
+        // Named twice, it is run once.
+        if !transports.contains(&tcp) {
+            transports.push(tcp);
+        }
+    }
     let mut plan = Plan {
         senders,
         flows: args.flows,
@@ -218,7 +246,7 @@ fn plan(args: &IncastArgs, senders: u32, rate: Option<u64>) -> Result<Plan> {
         message: args.message,
         depth: args.depth,
         rounds: args.rounds,
-        transports: std::iter::once(Transport::Srd).chain(tcp).collect(),
+        transports,
         rate,
         limit: Duration::ZERO,
         wait: args.wait.into(),
@@ -271,16 +299,15 @@ fn descriptors(plan: &Plan, args: &IncastArgs, senders: u32) -> Result<()> {
 }
 
 /// A sending rank.
-fn send(args: &IncastArgs, place: &launch::Place) -> Result<Exit> {
-    let master: Target = place.master.as_deref().unwrap_or_default().parse().map_err(Fault::usage)?;
+fn send(args: &IncastArgs, rank: u32, master: &Target) -> Result<Exit> {
     // As many as a host may have; what is really needed is not known yet.
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
     let host = nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok());
     let sender = SenderArgs {
-        rank: place.rank,
-        host: host.unwrap_or_else(|| format!("rank {}", place.rank)),
+        rank,
+        host: host.unwrap_or_else(|| format!("rank {rank}")),
         master: master.resolve(args.port)?,
         receiver: args.receiver,
         wait: args.wait.into(),

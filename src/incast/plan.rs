@@ -79,9 +79,11 @@ pub(super) fn limit(plan: &Plan) -> Duration {
     const LEAST: Duration = Duration::from_secs(20);
     const UNKNOWN: Duration = Duration::from_secs(120);
     const TIMES: f64 = 20.0;
+    /// A year: no more than clocks can count.
+    const MOST: f64 = 365.0 * 86_400.0;
     match (plan.bytes, plan.ideal_us()) {
         (None, _) => plan.time,
-        (Some(_), Some(us)) => LEAST.max(Duration::from_secs_f64(us / 1e6 * TIMES)),
+        (Some(_), Some(us)) => LEAST.max(Duration::from_secs_f64((us / 1e6 * TIMES).min(MOST))),
         (Some(_), None) => UNKNOWN,
     }
 }
@@ -100,6 +102,8 @@ mod tests {
     fn ideal_is_payload_over_rate() {
         assert_eq!(plan().ideal_us(), Some(1_920_000.0));
         assert_eq!(limit(&plan()), Duration::from_micros(38_400_000));
+        let slow = Plan { flows: 4_096, bytes: Some(1 << 30), rate: Some(8_000), ..plan() };
+        assert!(nanos(limit(&slow)) < i64::MAX / 100, "a clock counts on beyond it");
         assert_eq!(Plan { rate: None, ..plan() }.ideal_us(), None);
         assert_eq!(Plan { bytes: None, ..plan() }.ideal_us(), None);
     }

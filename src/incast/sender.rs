@@ -42,7 +42,7 @@ pub(super) fn run(args: &SenderArgs, clock: Clock) -> Result<()> {
     let mut line = connect(args, clock)?;
     line.trust();
     let lost = |e: io::Error| {
-        let what = "the connection to the receiver (rank 0) broke; see its messages";
+        let what = format!("the connection to the receiver (rank 0) at {} broke; see its messages", args.master);
         Fault::new(Exit::Peer, anyhow::Error::new(e).context(what))
     };
     let hello = FromRank::Hello { magic: MAGIC.into(), version: VERSION, rank: args.rank, host: args.host.clone() };
