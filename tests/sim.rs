@@ -92,6 +92,10 @@ fn mistakes_are_explained() {
     ] {
         sim(args).fails(2, &[says]);
     }
+    // Before it is simulated, not after.
+    let output = sim(&["incast", "--html", "/"]);
+    output.fails(3, &["--html takes a file"]);
+    assert_eq!(output.stdout, "");
 }
 
 #[test]

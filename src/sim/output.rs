@@ -21,7 +21,12 @@ pub(crate) fn check(csv: Option<&Path>, plots: Option<&Path>, html: Option<&Path
         fs::create_dir_all(dir)
             .map_err(|e| Fault::setup(format!("cannot make the directory {}: {e}", dir.display())))?;
     }
-    Ok(())
+    match html.filter(|path| path.is_dir()) {
+        Some(dir) => {
+            Err(Fault::setup(format!("cannot write {}: it is a directory, and --html takes a file", dir.display())))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Writes all files that were asked for, and removes those of an earlier report that this one has not: nobody shall take them

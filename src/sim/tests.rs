@@ -185,6 +185,7 @@ fn errors_say_what_to_do() {
     assert!(error(&["nowhere.toml"]).contains("cannot read"));
     assert!(error(&["x.cm"]).contains("--topology"));
     assert!(error(&["incast", "--set", "network.hosts"]).contains("PARAM=VALUE"));
+    assert!(error(&["incast", "--set", "traffic.per_sender=100000000000"]).contains("more than 4000000 flows"));
     assert!(error(&["incast", "--set", "network.colour=1"]).contains("colour"));
     assert!(error(&["incast", "--set", "network.hosts=3"]).contains("48 senders"));
     assert!(error(&["incast", "--compare", "pigeon"]).contains("tcp-newreno"));

@@ -30,9 +30,6 @@ pub(super) fn flows(
         let rng = Rng::derive(seed, "traffic", i as u64);
         let mut maker = Maker { s, t, planned, base, rng, out: &mut out, transport: *foreground, via: Vec::new() };
         maker.make().map_err(at)?;
-        if out.len() > MAX_FLOWS {
-            return Err(at(format!("{} flows in all, more than {MAX_FLOWS}", out.len())));
-        }
     }
     Ok(out)
 }
@@ -107,9 +104,9 @@ impl Maker<'_> {
     }
 
     /// A flow from card to card that starts when the entry says.
-    fn add(&mut self, from: (usize, usize), to: (usize, usize), bytes: Option<u64>) {
+    fn add(&mut self, from: (usize, usize), to: (usize, usize), bytes: Option<u64>) -> Result<(), String> {
         let start = self.start();
-        self.push(from, to, bytes, start, Vec::new());
+        self.push(from, to, bytes, start, Vec::new())
     }
 
     /// The start that the entry gives its next flow.
@@ -125,7 +122,11 @@ impl Maker<'_> {
         bytes: Option<u64>,
         start: Span,
         after: Vec<(usize, Moment)>,
-    ) {
+    ) -> Result<(), String> {
+        // Before they fill the memory.
+        if self.out.len() == MAX_FLOWS {
+            return Err(format!("more than {MAX_FLOWS} flows in all"));
+        }
         let via = if self.via.is_empty() { None } else { Some(self.via[self.out.len() % self.via.len()]) };
         self.out.push(FlowSpec {
             from,
@@ -138,6 +139,7 @@ impl Maker<'_> {
             background: self.t.background,
             via,
         });
+        Ok(())
     }
 
     fn hosts(&self) -> Result<usize, String> {
@@ -174,7 +176,7 @@ impl Maker<'_> {
         let sending = (0..).filter(|s| *s != receiver).take(senders);
         for sender in sending {
             for k in 0..self.t.per_sender.unwrap_or(1) {
-                self.add((sender, self.card(k)), (receiver, 0), size);
+                self.add((sender, self.card(k)), (receiver, 0), size)?;
             }
         }
         Ok(())
@@ -188,7 +190,7 @@ impl Maker<'_> {
             order.swap(i, self.rng.below(i as u64) as usize);
         }
         for (from, to) in order.into_iter().enumerate() {
-            self.add((from, 0), (to, 0), Some(size));
+            self.add((from, 0), (to, 0), Some(size))?;
         }
         Ok(())
     }
@@ -197,7 +199,7 @@ impl Maker<'_> {
         let (hosts, size) = (self.hosts()?, self.size()?);
         for step in 1..hosts {
             for from in 0..hosts {
-                self.add((from, 0), ((from + step) % hosts, 0), Some(size));
+                self.add((from, 0), ((from + step) % hosts, 0), Some(size))?;
             }
         }
         Ok(())
@@ -213,10 +215,10 @@ impl Maker<'_> {
             for from in 0..hosts {
                 let to = ((from + 1) % hosts, 0);
                 if step == 0 {
-                    self.add((from, 0), to, Some(part));
+                    self.add((from, 0), to, Some(part))?;
                 } else {
                     let before = first + (step - 1) * hosts + (from + hosts - 1) % hosts;
-                    self.push((from, 0), to, Some(part), Span::ZERO, vec![(before, Moment::Arrived)]);
+                    self.push((from, 0), to, Some(part), Span::ZERO, vec![(before, Moment::Arrived)])?;
                 }
             }
         }
@@ -238,7 +240,7 @@ impl Maker<'_> {
         let size = self.t.size.map(|s| s.0);
         for k in 0..self.t.per_pair.unwrap_or(1) {
             for (a, b) in from.iter().zip(&to) {
-                self.add((*a, self.card(k)), (*b, self.card(k)), size);
+                self.add((*a, self.card(k)), (*b, self.card(k)), size)?;
             }
         }
         Ok(())
@@ -274,7 +276,7 @@ impl Maker<'_> {
             let to = (from + 1 + self.rng.below(hosts as u64 - 1) as usize) % hosts;
             let size = sizes.draw(&mut self.rng);
             let start = self.start() + at;
-            self.push((from, 0), (to, 0), Some(size), start, Vec::new());
+            self.push((from, 0), (to, 0), Some(size), start, Vec::new())?;
         }
     }
 
@@ -295,7 +297,7 @@ impl Maker<'_> {
         for c in connections {
             let after: Vec<_> = c.after.into_iter().map(|(i, m)| (first + i, m)).collect();
             let start = if after.is_empty() { self.start() } else { Span::ZERO };
-            self.push((c.from, 0), (c.to, 0), c.bytes, start + c.start, after);
+            self.push((c.from, 0), (c.to, 0), c.bytes, start + c.start, after)?;
         }
         Ok(())
     }
@@ -314,7 +316,7 @@ impl Maker<'_> {
             };
             // These files begin at an arbitrary second.
             let start = self.start() + Span::from_nanos(f.start.as_nanos() - first.as_nanos());
-            self.push((from, 0), (to, 0), Some(f.bytes), start, Vec::new());
+            self.push((from, 0), (to, 0), Some(f.bytes), start, Vec::new())?;
         }
         Ok(())
     }
