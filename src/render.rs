@@ -35,8 +35,8 @@ pub(crate) fn is_read(text: &str) -> Result<bool> {
 
 /// A line on standard error.
 pub(crate) fn note(text: &str) {
-    // There is nobody left to tell.
-    let _ = writeln!(io::stderr(), "{text}");
+    // At once, for other processes may write there, too; and where nobody reads it there is nobody left to tell.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// One sentence about what went wrong on standard error.

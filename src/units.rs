@@ -12,7 +12,7 @@ pub(crate) fn size(text: &str) -> Result<u32, String> {
     if (1..=MAX_SIZE).contains(&bytes) {
         Ok(bytes as u32)
     } else {
-        Err(format!("{text} is out of range, messages have 1 byte to 1G"))
+        Err(format!("{text} is out of range, 1 byte to 1G"))
     }
 }
 

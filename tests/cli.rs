@@ -4,7 +4,9 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use nix::sched::{CpuSet, sched_getaffinity};
@@ -355,6 +357,22 @@ fn peer_that_is_not_there() {
     fails(&[&args[..], &["--json"]].concat(), 4, &["no server answers"]);
     drop(silent);
     fails(&args, 4, &["no server answers", "nothing listens"]);
+    // Servers listen for IPv4 unless told otherwise.
+    let silent = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).expect("bind a socket");
+    let addr = silent.local_addr().expect("local address").to_string();
+    fails(&["perf", "lat", &addr, "--connect-timeout", "0.3"], 4, &["srd perf server --bind ::"]);
+}
+
+#[test]
+fn lines_of_several_processes_do_not_mix() {
+    // A datagram is what was written at once.
+    let (theirs, ours) = UnixDatagram::pair().expect("a pair of sockets");
+    let child = command(&["perf", "nonsense"]).stderr(OwnedFd::from(theirs)).spawn().expect("start the command");
+    finish(child);
+    let mut text = [0; 1024];
+    let length = ours.recv(&mut text).expect("a line");
+    let text = String::from_utf8_lossy(&text[..length]).into_owned();
+    assert!(text.starts_with("srd: ") && text.ends_with('\n'), "{text}");
 }
 
 #[test]
@@ -444,7 +462,7 @@ fn usage_errors() {
         (&["perf", "lat", "host:99999"], "99999"),
         (&["perf", "lat", "localhost", "--depth", "2"], "--depth"),
         (&["perf", "bw", "localhost", "--time", "-1"], "'-1' is no time in seconds"),
-        (&["perf", "bw", "localhost", "--json", "--size", "0"], "messages have 1 byte to 1G"),
+        (&["perf", "bw", "localhost", "--json", "--size", "0"], "0 is out of range, 1 byte to 1G"),
         (&["run", "-1"], "unexpected argument '-1' found"),
         (&["stat", "--json", "--bogus"], "unexpected argument '--bogus' found"),
         (&["sim", "incast", "--print", "--json"], "cannot be used with"),

@@ -224,8 +224,9 @@ impl Client {
                 } else {
                     ""
                 };
+                let bind = if addr.is_ipv6() { " --bind ::" } else { "" };
                 Fault::peer(format_args!(
-                    "no server answers at {addr} within {timeout} s{hint}; start one there with 'srd perf server' and let UDP port {} through firewalls",
+                    "no server answers at {addr} within {timeout} s{hint}; start one there with 'srd perf server{bind}' and let UDP port {} through firewalls",
                     addr.port(),
                 ))
             }
