@@ -93,7 +93,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => (args.json, demo::run(args)),
         Command::Perf(perf) => (perf.json(), perf.run()),
         Command::Sim(args) => (args.json, sim::run(args)),
-        Command::Incast(args) => (args.json, incast::run(args)),
+        Command::Incast(args) => (args.json(), incast::run(args)),
     };
     ExitCode::from(outcome.unwrap_or_else(|fault| fail(&fault, json)) as u8)
 }

@@ -155,8 +155,10 @@ fn mistakes_are_explained() {
     }
     run(&["--testbed", "--time", "1"]).fails(2, &["whole seconds"]);
     run(&["--testbed", "--tcp", "nonsense"]).fails(3, &["'nonsense'", "it has: "]);
-    let nobody = run(&["--rank", "1", "--size", "2", "--master", "127.0.0.1:1", "--wait", "0.3"]);
+    run(&["--testbed", "--time", "2", "--limit", "1"]).fails(2, &["--limit", "--time"]);
+    let nobody = run(&["--rank", "1", "--size", "2", "--master", "127.0.0.1:1", "--wait", "0.3", "--json"]);
     nobody.fails(4, &["127.0.0.1:1", "--master", "--wait"]);
+    assert_eq!(nobody.stdout, "", "the object is rank 0's");
     let alone = run(&["--rank", "0", "--size", "3", "--port", "0", "--wait", "0.3", "--json"]);
     alone.fails(4, &["missing: rank 1, 2"]);
     assert_eq!((&alone.json()["ok"], &alone.json()["exit_code"]), (&Value::Bool(false), &Value::from(4)));

@@ -97,7 +97,7 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_name = "CC,...", value_delimiter = ',', help_heading = "Traffic")]
     tcp: Vec<String>,
     /// Seconds after which a run is ended whose flows are not done [default: 20 times the ideal, at least 20]
-    #[arg(long, value_name = "SECONDS", value_parser = units::seconds, help_heading = "Traffic")]
+    #[arg(long, value_name = "SECONDS", conflicts_with = "time", value_parser = units::seconds, help_heading = "Traffic")]
     limit: Option<Span>,
     /// Bits per second of the link that all flows share: 25G. It decides what is ideal [default: 200M in the test bed]
     #[arg(long, value_name = "RATE", value_parser = units::rate, help_heading = "Traffic")]
@@ -121,7 +121,7 @@ pub(crate) struct IncastArgs {
 
     /// Print one JSON object
     #[arg(long, help_heading = "Report (of rank 0)")]
-    pub(crate) json: bool,
+    json: bool,
     /// Write flows.csv, links.csv and samples.csv into this directory
     #[arg(long, value_name = "DIR", help_heading = "Report (of rank 0)")]
     csv: Option<PathBuf>,
@@ -141,6 +141,18 @@ Traffic, rate and report are rank 0's choice; each host takes its own transport 
   mpirun -n 5 --map-by node srd incast --master node0 --rate 100G
   srun -N 5 --ntasks-per-node 1 srd incast --rate 100G
   pdsh -w node[0-4] srd incast --rank %n --size 5 --master node0 --rate 100G";
+
+impl IncastArgs {
+    /// Whether standard output is for one JSON object. Launchers put the output of all ranks together, so it is rank 0's.
+    pub(crate) fn json(&self) -> bool {
+        self.json && (self.testbed || self.place().map_or(true, |place| place.rank == 0))
+    }
+
+    /// Which process of how many this is.
+    fn place(&self) -> std::result::Result<launch::Place, String> {
+        launch::find(self.rank, self.size, self.master.clone(), |name| std::env::var(name).ok())
+    }
+}
 
 /// Options that mean something in the test bed only.
 fn of_the_bed() -> ArgGroup {
@@ -184,8 +196,7 @@ pub(crate) fn run(args: &IncastArgs) -> Result<Exit> {
         let findings = bed::run(&plan, &bed, &transport)?;
         return conclude(args, &plan, bed_assumptions(&bed), findings, began);
     }
-    let place = launch::find(args.rank, args.size, args.master.clone(), |name| std::env::var(name).ok());
-    let place = place.map_err(Fault::usage)?;
+    let place = args.place().map_err(Fault::usage)?;
     let master = place.master.as_deref().map(str::parse::<Target>).transpose().map_err(Fault::usage)?;
     interrupt::install()?;
     if let (1.., Some(master)) = (place.rank, &master) {
@@ -252,7 +263,7 @@ fn plan(args: &IncastArgs, senders: u32, rate: Option<u64>) -> Result<Plan> {
         wait: args.wait.into(),
     };
     plan.check().map_err(Fault::usage)?;
-    plan.limit = match args.limit.filter(|_| plan.bytes.is_some()) {
+    plan.limit = match args.limit {
         Some(limit) => limit.into(),
         None => plan::limit(&plan) + args.dead_spine.map_or(Duration::ZERO, Duration::from),
     };
