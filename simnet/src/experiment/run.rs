@@ -37,6 +37,8 @@ const GREETING_LIMIT: Span = Span::from_millis(100);
 const PAUSE: Span = Span::from_micros(100);
 /// Simulated time between two reports of progress.
 const SLICE: Span = Span::from_micros(200);
+/// Events between them, at most: where thousands of servers send, they take as long as anybody waits for an interrupt.
+const STRETCH: u32 = 20_000;
 
 /// Bytes of an acknowledgement of TCP on a cable.
 const TCP_ACK: u32 = 90;
@@ -69,7 +71,7 @@ impl Experiment {
         }
         self.pin(&mut world, &cabling)?;
         if self.warm {
-            self.greet(&mut world);
+            self.greet(&mut world, &mut watch);
         }
         let start = world.now() + PAUSE;
         world.run_until(start);
@@ -195,8 +197,8 @@ impl Experiment {
         Ok(())
     }
 
-    /// Opens all connections that flows will use.
-    fn greet(&self, world: &mut World<Station>) {
+    /// Opens all connections that flows will use, or as many as it takes until `watch` wants an end.
+    fn greet(&self, world: &mut World<Station>, watch: &mut impl FnMut(Status) -> bool) {
         let pairs: BTreeSet<(HostId, HostId)> = world
             .shared()
             .flows
@@ -221,7 +223,12 @@ impl Experiment {
             world.shared_mut().greetings[from.0 as usize].push_back((at, to));
             world.net_mut().nudge(at, from);
         }
-        world.run_while(Time::ZERO + GREETING_LIMIT, |w| w.shared().greeting == 0);
+        let total = world.shared().open;
+        while !stretch(world, Time::ZERO + GREETING_LIMIT, |ledger| ledger.greeting == 0) {
+            if !watch(Status { elapsed: Span::ZERO, events: world.counters().events, open: total, total }) {
+                return;
+            }
+        }
     }
 
     /// Sets the counters to zero and schedules everything.
@@ -255,25 +262,36 @@ impl Experiment {
         let (mut sample_at, mut slice_at) = (self.sample.map(|s| start + s), start + SLICE);
         loop {
             let until = sample_at.unwrap_or(Time::NEVER).min(slice_at).min(end);
-            let over = world.run_while(until, |w| w.shared().open == 0);
+            let is_whole = stretch(world, until, |ledger| ledger.open == 0);
             if let (Some(at), Some(every)) = (sample_at, self.sample)
+                && is_whole
                 && world.now() >= at
             {
                 samples.push(world.shared().flows.iter().map(|f| f.progress.delivered).collect());
                 sample_at = Some(at + every);
             }
-            if world.now() >= slice_at {
-                slice_at += SLICE;
+            if world.now() >= slice_at || !is_whole {
+                slice_at = world.now() + SLICE;
                 let (elapsed, events) = (world.now().since(start), world.counters().events);
                 if !watch(Status { elapsed, events, open: world.shared().open, total }) {
                     return samples;
                 }
             }
-            if over || world.violation().is_some() || world.now() >= end {
+            if world.shared().open == 0 || world.violation().is_some() || (is_whole && world.now() >= end) {
                 return samples;
             }
         }
     }
+}
+
+/// Lets time pass until `limit` or until it is `done`, but not for more than [`STRETCH`] events: returns whether that was enough.
+fn stretch(world: &mut World<Station>, limit: Time, done: impl Fn(&Ledger) -> bool) -> bool {
+    let mut events = 0;
+    world.run_while(limit, |world| {
+        events += 1;
+        done(world.shared()) || events > STRETCH
+    });
+    events <= STRETCH
 }
 
 /// The station of an end of a flow. All cards of a server share one station for the older transports.

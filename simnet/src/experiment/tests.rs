@@ -388,6 +388,20 @@ fn a_run_can_be_stopped() {
     assert_eq!(plan.find("h1"), Some(Port::Server(1)));
 }
 
+#[test]
+fn a_run_of_many_servers_can_be_stopped_soon() {
+    // Here 200 us are 100,000 events.
+    let flows = (0..64).map(|i| FlowSpec { bytes: None, ..flow(i, (i + 1) % 64, 1, Transport::Srd) }).collect();
+    let (mut last, mut most) = (0, 0);
+    let watch = |s: Status| {
+        most = most.max(s.events - last);
+        last = s.events;
+        s.elapsed < Span::from_micros(300)
+    };
+    experiment(star(64), flows).run(watch).expect("valid");
+    assert!(last > 100_000 && most < 25_000, "{most} of {last} events at a stretch");
+}
+
 /// An incast across racks, one of whose spines dies, by RDMA writes of the verbs card: a queue pair per flow, four of them on
 /// each sending card.
 #[test]
