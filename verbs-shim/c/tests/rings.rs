@@ -56,6 +56,34 @@ fn inline_bytes_are_those_that_there_is_room_for() {
     }
 }
 
+/// Of a receive buffer: address, length, id, and what else its last word says beside the key.
+fn buffer(id: u16, ctrl: u32) -> [u8; layout::RX] {
+    let mut entry = [0; layout::RX];
+    entry[..8].copy_from_slice(&0x1_0000_0008_u64.to_ne_bytes());
+    entry[8..10].copy_from_slice(&id.to_ne_bytes());
+    entry[10..12].copy_from_slice(&100_u16.to_ne_bytes());
+    entry[12..].copy_from_slice(&(5 | ctrl).to_ne_bytes());
+    entry
+}
+
+/// rdma-core writes the id and the mark of the first entry into the first one only, libfabric into all.
+#[test]
+fn a_receive_is_what_either_library_writes() {
+    const FIRST: u32 = 1 << 30;
+    const LAST: u32 = 1 << 31;
+    for (id, ctrl) in [(0, 0), (7, FIRST), (7, 0)] {
+        let mut receive = Receive::default();
+        assert_eq!(receive.read(&buffer(7, FIRST)), Ok(false));
+        assert_eq!(receive.read(&buffer(id, ctrl)), Ok(false));
+        assert_eq!(receive.read(&buffer(id, ctrl | LAST)), Ok(true));
+        assert_eq!(receive.id, 7);
+        assert!(
+            receive.sges.len() == 3 && receive.sges.iter().all(|s| (s.addr, s.len, s.lkey) == (0x1_0000_0008, 100, 5))
+        );
+    }
+    assert!(Receive::default().read(&buffer(7, LAST)).is_err(), "nothing begins there");
+}
+
 #[test]
 fn completions_say_of_each_queue_what_it_has() {
     let sgid = Gid([7; 16]);

@@ -166,19 +166,20 @@ pub(crate) struct Receive {
 impl Receive {
     /// Reads another entry. Says whether it was the last one.
     ///
+    /// The id is that of the first. EFA's library leaves it out of the others, and libfabric marks all of them as the first, so
+    /// a device looks at neither there.
+    ///
     /// # Errors
     /// The device does not understand it.
     pub(crate) fn read(&mut self, entry: &[u8]) -> Result<bool, Fault> {
         let broken = |why| fault(Status::QpInternal, why);
         let ctrl = word(entry, 12);
-        let id = half(entry, 8);
-        if (ctrl & RX_FIRST != 0) != self.sges.is_empty() {
-            return Err(broken("its first entry is not marked as such, or another one is"));
+        if self.sges.is_empty() {
+            if ctrl & RX_FIRST == 0 {
+                return Err(broken("its first entry is not marked as such"));
+            }
+            self.id = half(entry, 8);
         }
-        if !self.sges.is_empty() && id != self.id {
-            return Err(broken("its entries have different ids"));
-        }
-        self.id = id;
         let sge = Sge { addr: long(entry, 0), len: half(entry, 10).into(), lkey: ctrl & LKEY };
         self.sges.try_push(sge).map_err(|_| broken("it has more buffers than a receive may have"))?;
         Ok(ctrl & RX_LAST != 0)

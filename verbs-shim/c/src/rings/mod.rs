@@ -8,7 +8,7 @@
 //! that more and more rarely.
 //!
 //! A ring is made when the program asks for it. A completion queue is polled by its ring as soon as one of its queue pairs has
-//! been used by its rings, and by functions until then.
+//! been used by its rings, or may complete what was never posted (unsolicited writes), and by functions until then.
 
 mod layout;
 mod pair;
@@ -58,6 +58,13 @@ struct All {
     queues: Vec<Queue>,
 }
 
+impl All {
+    /// There is another ring.
+    fn expect_unsolicited(&mut self) {
+        self.pairs.iter().for_each(|pair| pair.expect_unsolicited(&mut self.queues));
+    }
+}
+
 impl Rings {
     pub(crate) fn new(nic: Arc<Nic>) -> Rings {
         Rings { shared: Arc::default(), nic, thread: Mutex::default() }
@@ -74,6 +81,7 @@ impl Rings {
                 let queue = Queue::new(cq, depth, is_wide);
                 let place = queue.place();
                 all.queues.push(queue);
+                all.expect_unsolicited();
                 place
             }
         })
@@ -90,6 +98,7 @@ impl Rings {
                 let pair = Pair::new(qp);
                 let places = pair.places();
                 all.pairs.push(pair);
+                all.expect_unsolicited();
                 places
             }
         })

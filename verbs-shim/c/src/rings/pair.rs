@@ -21,6 +21,8 @@ pub(super) struct Pair {
     pub(super) recv_cq: CqId,
     sends: Ring,
     receives: Ring,
+    /// It may complete what was never posted.
+    takes_unsolicited: bool,
     /// It can not be told any more what the program wants.
     is_broken: bool,
 }
@@ -61,6 +63,7 @@ impl Pair {
             recv_cq: init.recv_cq,
             sends: Ring::new(entry, cap.send_wr.max(1)),
             receives: Ring::new(layout::RX, receives),
+            takes_unsolicited: init.unsolicited_write_recv,
             is_broken: false,
         }
     }
@@ -68,6 +71,13 @@ impl Pair {
     /// Where its rings are: of sends and of receives.
     pub(super) fn places(&self) -> (Place, Place) {
         (self.sends.place(), self.receives.place())
+    }
+
+    /// A peer may write before the program has rung for anything; who asked for the rings looks for it there.
+    pub(super) fn expect_unsolicited(&self, queues: &mut [Queue]) {
+        if self.takes_unsolicited {
+            self.uses(queues);
+        }
     }
 
     /// It begins anew.

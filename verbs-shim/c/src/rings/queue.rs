@@ -21,7 +21,7 @@ pub(super) struct Queue {
     rung: u32,
     /// The program wants to hear of the next entry.
     armed: bool,
-    /// One of its queue pairs has been used by its rings. Until then the program polls by functions.
+    /// One of its queue pairs is used by its rings. Until then the program polls by functions.
     pub(super) is_used: bool,
 }
 

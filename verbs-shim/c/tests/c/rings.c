@@ -102,7 +102,8 @@ static void buffer(uint8_t *wqe, int at, uint64_t addr, uint32_t key, uint32_t l
     put_at(wqe, at + 12, addr >> 32, 4);
 }
 
-/* A receive of one or two buffers. */
+/* A receive of one or two buffers. The second entry is like EFA's library writes it, without an id, or like libfabric does, which
+ * marks it as the first once more. */
 static void post_receive(struct end *e, uint16_t id, size_t offset, uint16_t first, int second) {
     struct wq *rq = &e->rq;
     int parts = second < 0 ? 1 : 2;
@@ -111,9 +112,10 @@ static void post_receive(struct end *e, uint16_t id, size_t offset, uint16_t fir
         uint64_t addr = (uintptr_t)e->s.mem + offset + (k ? first : 0);
         put_at(at, 0, addr & 0xffffffff, 4);
         put_at(at, 4, addr >> 32, 4);
-        put_at(at, 8, id, 2);
+        bool as_libfabric = id % 2;
+        put_at(at, 8, k == 0 || as_libfabric ? id : 0, 2);
         put_at(at, 10, k ? second : first, 2);
-        put_at(at, 12, e->s.mr->lkey | (k == 0 ? 1u << 30 : 0) | (k == parts - 1 ? 1u << 31 : 0), 4);
+        put_at(at, 12, e->s.mr->lkey | (k == 0 || as_libfabric ? 1u << 30 : 0) | (k == parts - 1 ? 1u << 31 : 0), 4);
         rq->produced++;
     }
     ring(rq);
@@ -197,7 +199,7 @@ static void arm_ring(struct ring_cq *q) {
     __atomic_store_n(q->attr.doorbell, (q->consumed & 0xffff) | (uint32_t)(q->sn & 3) << 29 | 1u << 31, __ATOMIC_RELEASE);
 }
 
-static struct ibv_qp *make_ring_qp(struct side *s, struct ibv_cq *cq, int request) {
+static struct ibv_qp *make_ring_qp(struct side *s, struct ibv_cq *cq, int request, bool unsolicited) {
     bool writes = caps(s->ctx) & 8;
     struct ibv_qp_init_attr_ex attr = {
         .send_cq = cq,
@@ -213,7 +215,7 @@ static struct ibv_qp *make_ring_qp(struct side *s, struct ibv_cq *cq, int reques
     if (writes)
         attr.send_ops_flags |= IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
     struct efadv_qp_init_attr efa = {.driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD};
-    uint16_t flags = request == 128 ? 2 : 0; /* inline writes */
+    uint16_t flags = (request == 128 ? 2 : 0) | unsolicited; /* inline writes, unsolicited write receive */
     memcpy(efa.reserved, &flags, sizeof flags);
     return efadv_create_qp_ex(s->ctx, &attr, &efa, sizeof efa);
 }
@@ -232,7 +234,7 @@ static struct end make_end(int request) {
     CHECK(e.channel = ibv_create_comp_channel(s->ctx));
     CHECK(s->cq = ibv_create_cq(s->ctx, 4 * DEPTH, &e, e.channel, 0));
     e.cq.cq = s->cq;
-    CHECK(s->qp = make_ring_qp(s, s->cq, request));
+    CHECK(s->qp = make_ring_qp(s, s->cq, request, false));
     IS(efadv_query_cq(s->cq, &e.cq.attr, sizeof e.cq.attr), 0);
     IS(efadv_query_qp_wqs(s->qp, &e.sq.attr, &e.rq.attr, sizeof e.sq.attr), 0);
     to_work(s->qp);
@@ -411,6 +413,38 @@ static void remote(struct end *a, struct end *b, uint16_t ahn, int request) {
     }
 }
 
+/* What a peer writes unsolicited is told in the ring, though its program has rung for nothing; whichever ring it asked for first. */
+static void unsolicited(struct end *a, struct end *b, uint16_t ahn, int request) {
+    if (!(caps(a->s.ctx) & 0x10))
+        return;
+    struct end from = *a;
+    CHECK(from.s.qp = make_ring_qp(&from.s, from.s.cq, request, true));
+    IS(efadv_query_qp_wqs(from.s.qp, &from.sq.attr, &from.rq.attr, sizeof from.sq.attr), 0);
+    from.sq.produced = 0;
+    to_work(from.s.qp);
+    for (int cq_first = 0; cq_first < 2; cq_first++) {
+        struct end to = *b;
+        CHECK(to.s.cq = ibv_create_cq(to.s.ctx, DEPTH, NULL, NULL, 0));
+        CHECK(to.s.qp = make_ring_qp(&to.s, to.s.cq, request, true));
+        to.cq = (struct ring_cq){.cq = to.s.cq};
+        if (cq_first)
+            IS(efadv_query_cq(to.s.cq, &to.cq.attr, sizeof to.cq.attr), 0);
+        IS(efadv_query_qp_wqs(to.s.qp, &to.sq.attr, &to.rq.attr, sizeof to.sq.attr), 0);
+        if (!cq_first)
+            IS(efadv_query_cq(to.s.cq, &to.cq.attr, sizeof to.cq.attr), 0);
+        to_work(to.s.qp);
+        struct address target = address_of(&to.s);
+        post_ring_rdma(&from, OP_WRITE, 70, 0, 10, ahn, &target, 300, IMM, 0xbeef);
+        IS(await(&from).status, 0);
+        struct done d = await(&to);
+        CHECK(d.unsolicited && d.has_imm && d.imm == 0xbeef && d.status == 0 && d.length == 10);
+        IS(ibv_destroy_qp(to.s.qp), 0);
+        IS(ibv_destroy_cq(to.s.cq), 0);
+    }
+    IS(ibv_destroy_qp(from.s.qp), 0);
+    a->cq = from.cq;
+}
+
 /* A request that makes no sense fails, and nothing else does. */
 static void faults(struct end *a, struct end *b, uint16_t ahn) {
     struct {
@@ -535,7 +569,7 @@ static void *churn(void *arg) {
         struct cq_attr attr;
         struct ibv_cq *cq = ibv_create_cq(c->e->s.ctx, DEPTH, NULL, NULL, 0);
         CHECK(cq);
-        struct ibv_qp *qp = make_ring_qp(&c->e->s, cq, c->request);
+        struct ibv_qp *qp = make_ring_qp(&c->e->s, cq, c->request, false);
         CHECK(qp);
         IS(efadv_query_cq(cq, &attr, sizeof attr), 0);
         CHECK(!attr.doorbell);
@@ -600,6 +634,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     remote(&a, &b, ahn, request);
+    unsolicited(&a, &b, ahn, request);
     faults(&a, &b, ahn);
     events(&a, &b, ahn);
     reset(&a, &b, ahn);
