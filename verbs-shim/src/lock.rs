@@ -127,7 +127,7 @@ unsafe impl lock_api::RawMutex for RawMutex {
             return;
         }
         if self.is_inside() {
-            resume_unwind(Box::new(Interrupted));
+            refuse();
         }
         self.shared.lock();
         self.disown();
@@ -189,6 +189,19 @@ pub fn try_lock_for<T>(mutex: &Mutex<T>, time: Duration) -> Option<MutexGuard<'_
 pub fn is_held_here<T>(mutex: &Mutex<T>) -> bool {
     // SAFETY: it is not unlocked.
     unsafe { mutex.raw() }.is_inside()
+}
+
+/// Unwinds like [`Mutex::lock`] of what the calling thread has locked, if so.
+#[inline]
+pub fn refuse_if(is_held_here: bool) {
+    if is_held_here {
+        refuse();
+    }
+}
+
+#[cold]
+fn refuse() -> ! {
+    resume_unwind(Box::new(Interrupted))
 }
 
 /// A number that only this thread has, while it lives; not 0, and even.

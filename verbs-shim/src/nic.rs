@@ -16,7 +16,7 @@ use crate::bind::{self, Opened};
 use crate::common::{Common, Pairs};
 use crate::config::{NicConfig, OpenError};
 use crate::counters::{Identity, Publisher};
-use crate::lock::{self, MappedMutexGuard, Mutex};
+use crate::lock::{self, MappedMutexGuard, Mutex, MutexGuard};
 use crate::memory::{HostMem, RawRegion};
 use crate::unit::{Pu, counters, spawn, turn, turn_all};
 
@@ -153,6 +153,14 @@ impl Nic {
         &self.units[qpn as usize & (self.units.len() - 1)]
     }
 
+    /// Begins a command to several processing units. A signal handler that interrupted this thread inside of one of them is told
+    /// before another one has done its part.
+    fn commands(&self) -> MutexGuard<'_, Pairs> {
+        let pairs = self.pairs.lock();
+        lock::refuse_if(self.units.iter().any(|unit| unit.is_held_here()));
+        pairs
+    }
+
     /// A command to the processing unit that has a queue pair.
     fn command<T>(&self, qpn: u16, run: impl FnOnce(&mut CardEngine) -> Result<T, CardError>) -> Result<T, CardError> {
         let _pairs = self.pairs.lock();
@@ -165,7 +173,7 @@ impl Nic {
         run: impl Fn(&mut CardEngine) -> Result<T, CardError>,
         undo: impl Fn(&mut CardEngine, T) -> Result<(), CardError>,
     ) -> Result<T, CardError> {
-        let _pairs = self.pairs.lock();
+        let _pairs = self.commands();
         let (first, others) = self.units.split_first().expect("a card has a unit");
         let done = first.command(&run).inspect_err(|error| self.refused(*error))?;
         for (k, unit) in others.iter().enumerate() {
@@ -295,7 +303,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn create_qp(&self, init: QpInit) -> Result<u16, CardError> {
-        let mut pairs = self.pairs.lock();
+        let mut pairs = self.commands();
         let home = pairs.emptiest_unit(self.units.len());
         let qpn = self.units[home].command(|e| e.upper.create_qp(init)).inspect_err(|error| self.refused(*error))?;
         for unit in self.others(home) {
@@ -331,7 +339,7 @@ impl Nic {
     /// # Errors
     /// As there.
     pub fn destroy_qp(&self, qpn: u16) -> Result<(), CardError> {
-        let mut pairs = self.pairs.lock();
+        let mut pairs = self.commands();
         let destroy = |e: &mut CardEngine| {
             e.upper.destroy_qp(&mut e.endpoint, qpn)?;
             turn(e);
@@ -429,6 +437,8 @@ impl Nic {
         if mask.is_power_of_two() {
             return self.units[mask.trailing_zeros() as usize].poll::<RELEASE>(cq, out);
         }
+        // Before any of them gives what would be lost.
+        lock::refuse_if(self.units_of(cq).any(Pu::is_held_here));
         let (mut ready, mut bored) = (0, true);
         let first = self.common.next_unit(cq);
         for index in (first..first + self.units.len()).map(|k| k & (self.units.len() - 1)) {

@@ -90,12 +90,13 @@ fn every_status_is_forced_on_request() {
 #[test]
 fn several_processing_units_make_no_difference() {
     let bench = Bench::new();
-    let programs: [(&str, &str, &[&str]); 9] = [
+    let programs: [(&str, &str, &[&str]); 10] = [
         ("control", "efa2", &[]),
         ("post", "efa1", &["32"]),
         ("traffic", "efa3", &[]),
         ("status", "efa2", &[]),
         ("events", "efa1", &[]),
+        ("signal", "efa1", &[]),
         ("threads", "efa1", &[]),
         ("fork", "efa1", &[]),
         ("life", "efa1", &["all"]),

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 static struct side s;
+static struct ibv_cq *sends;
 static struct ibv_ah *ah;
 static bool leaves;
 static volatile int interrupted;
@@ -24,14 +25,38 @@ static void handler(int signal) {
     IS(mprotect(s.mem, SIZE, PROT_READ | PROT_WRITE), 0);
 }
 
-static void interrupt(void) {
+/* A queue pair whose sends complete elsewhere. Where there are two processing units, each has one. */
+static struct ibv_qp *make_pair(void) {
+    struct ibv_qp_init_attr attr = {.send_cq = sends, .recv_cq = s.cq, .qp_type = IBV_QPT_DRIVER};
+    attr.cap = (struct ibv_qp_cap){DEPTH, DEPTH, 1, 1, 0};
+    struct ibv_qp *qp = efadv_create_driver_qp(s.pd, &attr, EFADV_QP_DRIVER_TYPE_SRD);
+    CHECK(qp);
+    IS(to_init(qp), 0);
+    IS(to_rtr(qp), 0);
+    IS(to_rts(qp, 7), 0);
+    return qp;
+}
+
+static void interrupt(struct ibv_qp *quiet, struct ibv_qp *busy) {
+    /* A completion that the handler must leave where it is. */
+    s.qp = quiet;
+    IS(recv_at(&s, 5, 0, 8), 0);
+    IS(send_from(&s, 6, 0, 0, ah, quiet->qp_num), 0);
+    IS(wait_wc(sends, 10).wr_id, 6);
+    s.qp = busy;
     IS(recv_at(&s, 7, 4096, 64), 0);
     memset(s.mem, 3, 64);
     IS(mprotect(s.mem, SIZE, PROT_NONE), 0);
-    IS(send_from(&s, 8, 0, 64, ah, s.qp->qp_num), 0);
-    IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
-    IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+    IS(send_from(&s, 8, 0, 64, ah, busy->qp_num), 0);
+    struct ibv_wc wc = wait_wc(sends, 10);
+    IS(wc.wr_id, 8);
+    IS(wc.status, IBV_WC_SUCCESS);
     IS(memcmp(s.mem, s.mem + 4096, 64), 0);
+    IS(wait_wc(s.cq, 10).wr_id + wait_wc(s.cq, 10).wr_id, 5 + 7);
+    /* What was refused was not done anywhere. */
+    struct ibv_pd *pd = ibv_alloc_pd(s.ctx);
+    CHECK(pd);
+    IS(ibv_dealloc_pd(pd), 0);
 }
 
 int main(void) {
@@ -39,11 +64,15 @@ int main(void) {
     IS(sigaction(SIGSEGV, &action, NULL), 0);
     s = make_side(false, 7);
     CHECK(ah = make_ah(s.pd, s.gid));
+    CHECK(sends = ibv_create_cq(s.ctx, DEPTH, NULL, NULL, 0));
+    struct ibv_qp *qps[] = {make_pair(), make_pair()};
     /* It goes on where it was. */
-    interrupt();
-    IS(interrupted, 1);
+    for (int i = 0; i < 2; i++) {
+        interrupt(qps[i], qps[1 - i]);
+        IS(interrupted, i + 1);
+    }
     /* Or does not: the process ends, with verbs in what runs then. */
     leaves = true;
-    interrupt();
+    interrupt(qps[0], qps[1]);
     return 1;
 }
