@@ -63,7 +63,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     code(|| {
-        if unsafe { input.as_ref() }.is_some_and(|&comp_mask| comp_mask != 0) || attr.is_null() {
+        if unsafe { input.as_ref() }.is_some_and(|&comp_mask| comp_mask != 0)
+            || attr.is_null()
+            || attr_size < size_of::<ibv_device_attr>()
+        {
             return Err(EINVAL);
         }
         // All fields of the structure are numbers.

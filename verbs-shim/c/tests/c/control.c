@@ -46,6 +46,7 @@ static void queries(void) {
     memset(&ex, 0xff, sizeof ex);
     IS(vctx->query_device_ex(ctx, NULL, &ex, sizeof dev), 0);
     IS(ex.comp_mask, 0xffffffff);
+    IS(vctx->query_device_ex(ctx, NULL, &ex, sizeof dev - 1), EINVAL);
     struct ibv_query_device_ex_input input = {1};
     IS(vctx->query_device_ex(ctx, &input, &ex, sizeof ex), EINVAL);
 
