@@ -39,6 +39,11 @@ impl Channel {
         self.events.push(cq, cq.public().expose_provenance() as u64);
     }
 
+    /// Whether there is an event of a completion queue that nobody has taken.
+    pub(crate) fn has(&self, cq: &Cq) -> bool {
+        self.events.has(|&other| std::ptr::eq(other, cq))
+    }
+
     /// Drops what nobody has taken of a completion queue, and says how much that was.
     pub(crate) fn purge(&self, cq: &Cq) -> u32 {
         self.events.purge(|&other| std::ptr::eq(other, cq))

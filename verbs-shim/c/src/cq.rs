@@ -173,6 +173,13 @@ impl Cq {
         }
     }
 
+    /// The same, if there is no such event that the program has not taken yet.
+    pub(crate) fn notify_once(&self) {
+        if !self.channel.is_some_and(|channel| channel.has(self)) {
+            self.notify();
+        }
+    }
+
     pub(crate) fn async_event_taken(&self) {
         self.async_events_taken.fetch_add(1, Ordering::Relaxed);
     }

@@ -76,6 +76,13 @@ impl<T> EventQueue<T> {
         Attempt::Done
     }
 
+    /// Whether there is an event for which `is_it` says so.
+    pub(crate) fn has(&self, is_it: impl Fn(&T) -> bool) -> bool {
+        let mut events = self.events.lock();
+        self.settle(&mut events);
+        events.queue.iter().any(|(event, _)| is_it(event))
+    }
+
     /// Runs something that nobody who takes or adds events may see half done.
     pub(crate) fn locked<R>(&self, run: impl FnOnce() -> R) -> R {
         let _events = self.events.lock();

@@ -21,6 +21,8 @@ pub(super) struct Queue {
     rung: u32,
     /// The program wants to hear of the next entry.
     armed: bool,
+    /// It has asked for that by the doorbell before.
+    asks: bool,
     /// One of its queue pairs is used by its rings. Until then the program polls by functions.
     pub(super) is_used: bool,
 }
@@ -32,7 +34,7 @@ impl Queue {
     pub(super) fn new(object: &Cq, depth: usize, is_wide: bool) -> Queue {
         let entry = if is_wide { layout::WIDE_CQE } else { layout::CQE };
         let ring = Ring::new(entry, depth as u32);
-        Queue { cq: object.id, object, ring, rung: 0, armed: false, is_used: false }
+        Queue { cq: object.id, object, ring, rung: 0, armed: false, asks: false, is_used: false }
     }
 
     pub(super) fn place(&self) -> Place {
@@ -77,7 +79,10 @@ impl Queue {
             return false;
         }
         let said = CqDoorbell::read(word);
-        if said.arm {
+        self.asks |= said.arm;
+        // One that arms and goes on polling has written over it since: libfabric does so before it sleeps, and every word may
+        // hide one that arms.
+        if self.asks {
             self.armed = true;
             // There is more than it had seen when it said so.
             if said.consumed != self.ring.done as u16 {
@@ -87,12 +92,12 @@ impl Queue {
         true
     }
 
-    /// Tells the program of entries, if it wants to know.
+    /// Tells the program of entries, if it wants to know and has no event that it has not taken yet.
     pub(super) fn tell(&mut self) {
         // Whoever arms looks at the ring after that; whoever writes an entry looks after that whether it is armed.
         fence(Ordering::SeqCst);
         if std::mem::take(&mut self.armed) {
-            unsafe { &*self.object }.notify();
+            unsafe { &*self.object }.notify_once();
         }
     }
 }

@@ -540,6 +540,18 @@ static void events(struct end *a, struct end *b, uint16_t ahn) {
     taken++;
     struct pollfd fd = {.fd = b->channel->fd, .events = POLLIN};
     IS(poll(&fd, 1, 0), 0);
+    /* Who arms, looks once more and says that it has, is armed. */
+    post_receive(b, 10, 0, 64, -1);
+    b->cq.sn++;
+    arm_ring(&b->cq);
+    __atomic_store_n(b->cq.attr.doorbell, (b->cq.consumed & 0xffff) | (uint32_t)(b->cq.sn & 3) << 29, __ATOMIC_RELEASE);
+    post_ring_send(a, 42, 0, 4, ahn, b->s.qp->qp_num, 0, 0);
+    IS(await(a).status, 0);
+    IS(await(b).id, 10);
+    IS(poll(&fd, 1, 10000), 1);
+    IS(ibv_get_cq_event(b->channel, &cq, &context), 0);
+    taken++;
+    IS(poll(&fd, 1, 0), 0);
     ibv_ack_cq_events(b->s.cq, taken);
 }
 
