@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
+use verbs_shim::card::UNKNOWN_AH;
 use verbs_shim::{Gid, PdId};
 
 use crate::abi::{arg, code, export, minus_one, out, pointer};
@@ -12,6 +13,7 @@ use crate::bindings::{
 use crate::context::{Context, Kind};
 use crate::errno::{EINVAL, Errno};
 use crate::pd_mr::Pd;
+use crate::qp::Qp;
 use crate::query::gid;
 
 /// An address handle.
@@ -28,6 +30,12 @@ impl Ah {
     #[inline]
     pub(crate) unsafe fn of<'a>(ah: *const ibv_ah) -> Result<&'a Ah, Errno> {
         unsafe { arg(ah.cast::<Ah>()) }
+    }
+
+    /// Its number for a queue pair: none if it is of another protection domain, where somebody else may have the same number.
+    #[inline]
+    pub(crate) fn number_for(&self, qp: &Qp) -> u16 {
+        if self.pd == qp.init.pd && std::ptr::eq(self.context, qp.context) { self.number } else { UNKNOWN_AH }
     }
 }
 

@@ -70,7 +70,7 @@ unsafe fn send_wr<'a>(qp: &Qp, wr: &'a ibv_send_wr, scratch: &'a mut Scratch) ->
     Ok(SendWr {
         wr_id: wr.wr_id,
         op: SendOp::Send { imm },
-        ah: unsafe { Ah::of(ud.ah)? }.number,
+        ah: unsafe { Ah::of(ud.ah)? }.number_for(qp),
         qpn: ud.remote_qpn as u16,
         qkey: ud.remote_qkey,
         data,

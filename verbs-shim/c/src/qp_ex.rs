@@ -248,10 +248,10 @@ unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64,
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
     unsafe {
-        staging(qp, |_, stage| {
+        staging(qp, |qp, stage| {
             stage.addressed = true;
             stage.set(|wr, _| {
-                (wr.ah, wr.qpn, wr.qkey) = (Ah::of(ah)?.number, remote_qpn as u16, remote_qkey);
+                (wr.ah, wr.qpn, wr.qkey) = (Ah::of(ah)?.number_for(qp), remote_qpn as u16, remote_qkey);
                 Ok(())
             });
         });

@@ -45,20 +45,31 @@ static void local_errors(void) {
     ends(5, IBV_WC_LOC_PROT_ERR, 10);
     IS(send_from(&a, next_id++, 0, 8929, to_b, b.qp->qp_num), 0);
     ends(6, IBV_WC_LOC_LEN_ERR, 10);
-    /* The number of an address handle that this domain does not have. */
-    struct ibv_pd *pd = ibv_alloc_pd(a.ctx);
-    CHECK(pd);
-    struct ibv_ah *ahs[8];
-    for (int i = 0; i < 8; i++) {
-        union ibv_gid gid = a.gid;
-        gid.raw[15] ^= i;
-        CHECK(ahs[i] = make_ah(pd, gid));
+    /* Address handles of another domain, of the same context or another one, whether this domain has their number or not. */
+    struct ibv_context *others[] = {a.ctx, open_device(0)};
+    for (int k = 0; k < 2; k++) {
+        struct ibv_pd *pd = ibv_alloc_pd(others[k]);
+        CHECK(pd);
+        struct ibv_ah *ahs[8];
+        for (int i = 0; i < 8; i++) {
+            union ibv_gid gid = a.gid;
+            gid.raw[15] ^= i;
+            CHECK(ahs[i] = make_ah(pd, gid));
+        }
+        for (int i = 0; i < 8; i++) {
+            IS(send_to(b.qp->qp_num, QKEY, a.mr->lkey, 16, ahs[i]), 0);
+            ends(4, IBV_WC_LOC_QP_OP_ERR, 10);
+            ibv_wr_start(a.ex);
+            a.ex->wr_flags = IBV_SEND_SIGNALED;
+            ibv_wr_send(a.ex);
+            ibv_wr_set_ud_addr(a.ex, ahs[i], b.qp->qp_num, QKEY);
+            IS(ibv_wr_complete(a.ex), 0);
+            ends(4, IBV_WC_LOC_QP_OP_ERR, 10);
+            IS(ibv_destroy_ah(ahs[i]), 0);
+        }
+        IS(ibv_dealloc_pd(pd), 0);
     }
-    IS(send_to(b.qp->qp_num, QKEY, a.mr->lkey, 16, ahs[7]), 0);
-    ends(4, IBV_WC_LOC_QP_OP_ERR, 10);
-    for (int i = 0; i < 8; i++)
-        IS(ibv_destroy_ah(ahs[i]), 0);
-    IS(ibv_dealloc_pd(pd), 0);
+    IS(ibv_close_device(others[1]), 0);
     still_works();
 }
 
