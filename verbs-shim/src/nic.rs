@@ -128,7 +128,8 @@ impl Nic {
             readinesses.push(readiness);
         }
         let units = units.into_boxed_slice();
-        let (pairs, profile) = (Mutex::default(), config.card.profile);
+        // As the card has it: what was asked for may be beyond its own limits.
+        let (pairs, profile) = (Mutex::default(), *units[0].lock().upper.profile());
         let mut nic = Nic { units, common, pairs, gid, profile, threads: Vec::new() };
         for (unit, readiness) in nic.units.iter().zip(readinesses) {
             // If one fails, those before it end with the card.

@@ -58,6 +58,16 @@ impl Side {
 }
 
 #[test]
+fn a_card_says_no_more_than_it_can_do() {
+    let mut config = config();
+    let profile = &mut config.card.profile;
+    (profile.max_sq_sge, profile.max_rq_sge, profile.max_inline, profile.max_qp) = (9, 9, 900, 9000);
+    let nic = Nic::open(config, Box::new(())).expect("a card on loopback");
+    let p = nic.profile();
+    assert_eq!((p.max_sq_sge, p.max_rq_sge, p.max_inline, p.max_qp), (2, 3, 80, 4096));
+}
+
+#[test]
 fn sends_writes_and_reads_between_two_cards_and_within_one() {
     for own in [false, true] {
         let a = side(Box::new(()));

@@ -62,6 +62,8 @@ pub struct Profile {
 
 /// Most buffers that any work request has.
 pub const MAX_SGE: usize = 3;
+/// Most buffers that a send has: there is no room for more in a work request of 64 bytes.
+pub const MAX_SQ_SGE: u16 = 2;
 /// Inline bytes that fit into a work request of 64 bytes. Longer ones take 128, and the send queue holds half as many.
 pub const SHORT_INLINE: u32 = 32;
 
@@ -119,7 +121,7 @@ impl Profile {
     pub(super) fn possible(self) -> Profile {
         Profile {
             max_rdma: self.max_rdma.min(1 << 30),
-            max_sq_sge: self.max_sq_sge.min(2),
+            max_sq_sge: self.max_sq_sge.min(MAX_SQ_SGE),
             max_rq_sge: self.max_rq_sge.min(MAX_SGE as u16),
             max_inline: self.max_inline.min(MAX_INLINE as u32),
             max_qp: self.max_qp.min(4096),

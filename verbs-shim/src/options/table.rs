@@ -5,7 +5,7 @@ use std::io::{Error, Read as _};
 use std::time::Duration;
 
 use srd_core::card::MAX_UNITS;
-use srd_core::card::profile::{MAX_INLINE, MAX_SGE, caps};
+use srd_core::card::profile::{MAX_INLINE, MAX_SGE, MAX_SQ_SGE, caps};
 use srd_core::{MIN_DATAGRAM, Span};
 use srd_udp::WaitMode;
 use srd_xdp::DriverChoice;
@@ -307,8 +307,8 @@ pub static OPTIONS: &[Opt] = &[
         value: "N",
         default: "2",
         group: LIMITS,
-        help: "Buffers of a send, 1 to 3",
-        set: |o, v| value::number(v, 1..=MAX_SGE as u16).map(|n| o.profile.max_sq_sge = n),
+        help: "Buffers of a send, 1 or 2",
+        set: |o, v| value::number(v, 1..=MAX_SQ_SGE).map(|n| o.profile.max_sq_sge = n),
     },
     Opt {
         name: "max-rq-sge",

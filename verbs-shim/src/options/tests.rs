@@ -144,6 +144,7 @@ fn errors_name_the_option_the_value_and_what_to_do() {
         (&[("log-file", "/")], "it is a directory"),
         (&[("max-sq-wr", "100")], "a power of two"),
         (&[("max-ah", "65536")], "from 1 to 65535"),
+        (&[("max-sq-sge", "3")], "from 1 to 2"),
         (&[("counters", "some")], "on or off"),
     ] {
         let error = parse(values).expect_err(&format!("{values:?}")).to_string();
