@@ -413,7 +413,8 @@ static void remote(struct end *a, struct end *b, uint16_t ahn, int request) {
     }
 }
 
-/* What a peer writes unsolicited is told in the ring, though its program has rung for nothing; whichever ring it asked for first. */
+/* What a peer writes unsolicited is told in the ring, though its program has rung for nothing, and whichever ring it asked for
+ * first. */
 static void unsolicited(struct end *a, struct end *b, uint16_t ahn, int request) {
     if (!(caps(a->s.ctx) & 0x10))
         return;
