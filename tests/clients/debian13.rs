@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is installed there, besides the least.
-const PACKAGES: &str = "ibverbs-utils,iproute2,libfabric-bin,openmpi-bin,perftest,python3-pyverbs,rdma-core,ucx-utils";
+/// What is installed there, besides the least: clients, and what fabtests is built with and wants.
+const PACKAGES: &str = "ibverbs-utils,iproute2,libfabric-bin,mount,openmpi-bin,perftest,python3-pyverbs,rdma-core,ucx-utils,\
+    autoconf,automake,gcc,libc6-dev,libfabric-dev,libtool,make,python3-pytest,python3-retrying,python3-yaml";
 /// Says what is installed.
 const LABEL: &str = "etc/srd-clients";
 /// Its signatures are verified.
@@ -44,12 +45,17 @@ pub(crate) fn prepare(root: &Path) -> Result<(), String> {
         "--keyring",
         KEYRING,
     ]);
-    println!("installing Debian 13 in {}, once: this takes a minute or two", root.display());
+    println!("installing Debian 13 in {}, once: this takes some minutes", root.display());
     let made = make.arg("trixie").arg(&fresh).output();
     let made = made.map_err(|e| broken("start setpriv", &e))?;
     if !made.status.success() {
         let what = "mmdebstrap ('./x clients' installs it), which needs Debian's archive";
         return Err(broken(what, &String::from_utf8_lossy(&made.stderr)));
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/scripts/build-fabtests.sh");
+    let built = Command::new("sh").arg(script).arg(&fresh).output().map_err(|e| broken("start sh", &e))?;
+    if !built.status.success() {
+        return Err(broken("build fabtests", &String::from_utf8_lossy(&built.stderr)));
     }
     fs::write(fresh.join(LABEL), PACKAGES).map_err(|e| broken("label", &e))?;
     fs::rename(&fresh, root).map_err(|e| broken("rename", &e))

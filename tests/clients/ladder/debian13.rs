@@ -1,11 +1,11 @@
-//! Debian 13's: perftest 25.01, which has RDMA writes over SRD, libfabric 2.1 with its direct fabric, rdma-core 56,
-//! Open MPI 5.0 and UCX 1.18.
+//! Debian 13's: perftest 25.01, which has RDMA writes over SRD, libfabric 2.1 with its direct fabric, and fabtests, which tests
+//! that, rdma-core 56, Open MPI 5.0 and UCX 1.18.
 
 use super::super::case::{Case, Client, Network, Place, System};
 use super::{DEVICE, all_well, everywhere, ibv, libfabric, mpi, perftest, pyverbs};
 
 pub(super) fn cases() -> Vec<Case> {
-    let cases = [rdma_core(), writes(), sends_and_reads(), over_libfabric(), over_mpi(), ucx()].concat();
+    let cases = [rdma_core(), writes(), sends_and_reads(), over_libfabric(), fabtests(), over_mpi(), ucx()].concat();
     cases.into_iter().map(|case| case.on(System::Debian13)).collect()
 }
 
@@ -119,6 +119,20 @@ fn over_libfabric() -> Vec<Case> {
         cases.extend(everywhere(long, &[]));
     }
     cases
+}
+
+/// libfabric's own tests of its provider. They look for the device and its counters in `/sys`.
+fn fabtests() -> Vec<Case> {
+    let tests = |which: &str, generation| {
+        let case = Case::solo(Client::Libfabric, format!("sh {{dir}}/fabtests.sh {which}")).device_files();
+        case.env("SRD_PROFILE", generation).datagrams(1000).limit(1500).verdict(|ended| {
+            all_well(ended)?;
+            let last = ended[0].said.lines().last().unwrap_or_default();
+            let passed = last.split_whitespace().next().and_then(|n| n.parse::<u32>().ok()).unwrap_or(0);
+            if passed < 50 { Err(format!("only {passed} tests ran")) } else { Ok(format!("ok: {passed} tests")) }
+        })
+    };
+    vec![tests("short", "efa3"), tests("functional", "efa3")]
 }
 
 fn over_mpi() -> Vec<Case> {
