@@ -567,6 +567,11 @@ fn cut_len(out: &Outbound, left: u32, room: usize, fresh: bool, full_room: usize
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use rand::{RngExt, SeedableRng};
+    use rand_xoshiro::Xoshiro256PlusPlus;
+
     use super::classes::{LONG_IN_TURN, TURN_BYTES};
     use super::*;
 
@@ -729,5 +734,130 @@ mod tests {
         cuts.iter().for_each(|c| _ = outbox.acked(&c.piece));
         let cuts = cut_all(&mut outbox);
         assert!(!cuts.is_empty() && cuts.iter().all(|c| c.token == others[1]), "{cuts:?}");
+    }
+
+    /// An outbox with messages of which everything happens, beside a list of them.
+    struct Random {
+        rng: Xoshiro256PlusPlus,
+        outbox: Outbox,
+        live: BTreeSet<Token>,
+        /// What is on its way.
+        pieces: Vec<Piece>,
+        now: u64,
+        next: u64,
+    }
+
+    impl Random {
+        fn new(seed: u64) -> Random {
+            let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+            let mut outbox = Outbox::new();
+            outbox.start_ids(Seq(u32::MAX - 20), 1 << rng.random_range(0..6), 1 << rng.random_range(0..4));
+            Random { rng, outbox, live: BTreeSet::new(), pieces: Vec::new(), now: 0, next: 0 }
+        }
+
+        fn push(&mut self) {
+            let token = Token(self.next);
+            self.next += 1;
+            let len = [0, 100, 1_300, 5_000, 200_000][self.rng.random_range(0..5)];
+            let rnr = if self.rng.random_ratio(1, 4) { RnrRetry::Times(1) } else { RnrRetry::Forever };
+            let flow = self.rng.random_range(0..4);
+            self.outbox.push(Outbound { token, flow, header_len: 9, len, rnr });
+            self.live.insert(token);
+        }
+
+        fn ended(&mut self, token: Option<Token>) {
+            if let Some(token) = token {
+                assert!(self.live.remove(&token), "{token:?} ended twice");
+            }
+        }
+
+        fn cut(&mut self) {
+            let room = [ROOM, ROOM, 600][self.rng.random_range(0..3)];
+            self.pieces.extend(self.outbox.cut(room, true, room).map(|cut| cut.piece));
+        }
+
+        /// Something comes of a piece.
+        fn answer(&mut self, well: bool) {
+            if self.pieces.is_empty() {
+                return;
+            }
+            let piece = self.pieces.swap_remove(self.rng.random_range(0..self.pieces.len()));
+            let token = match if well { 0 } else { self.rng.random_range(0..12) } {
+                0..3 => self.outbox.acked(&piece).map(|(token, _)| token),
+                3 => self.outbox.refused(piece.message),
+                4..6 => {
+                    self.outbox.lost(piece);
+                    None
+                }
+                _ => {
+                    let resume = Time::from_nanos(self.now + self.rng.random_range(0..50));
+                    // Of each five messages one waits for nothing that others do.
+                    let waits_for = |token: Token| NonZeroU16::new((token.0 % 5) as u16);
+                    self.outbox.not_ready(piece.message, waits_for, |_| resume)
+                }
+            };
+            self.ended(token);
+        }
+
+        fn withdraw(&mut self) {
+            let (n, of) = (self.rng.random_range(0..7), self.rng.random_range(1..7));
+            let before = self.live.len();
+            self.live.retain(|token| token.0 % of != n);
+            assert_eq!(self.outbox.withdraw(|token| token.0 % of == n) as usize, before - self.live.len());
+        }
+
+        fn pass(&mut self, time: u64) {
+            self.now += time;
+            self.outbox.resume(Time::from_nanos(self.now));
+        }
+
+        fn check(&self) {
+            assert_eq!(self.outbox.live() as usize, self.live.len());
+            let of = |standing| {
+                let members = self.outbox.slots.iter().filter(move |m| m.standing == standing);
+                members.filter_map(|m| m.crowd).fold(BTreeMap::new(), |mut count, crowd| {
+                    *count.entry(crowd).or_insert(0) += 1;
+                    count
+                })
+            };
+            let trying: BTreeMap<NonZeroU16, u32> = of(Standing::Tries);
+            assert_eq!(self.outbox.crowds.trying(), trying);
+            assert!(of(Standing::Waits).keys().all(|crowd| trying.contains_key(crowd)), "they wait for nobody");
+        }
+
+        /// From now on the receiver takes all that comes.
+        fn finish(&mut self) {
+            while !self.live.is_empty() {
+                self.cut();
+                if self.pieces.is_empty() {
+                    let next = self.outbox.next_resume().expect("somebody tries").as_nanos();
+                    self.pass(next.saturating_sub(self.now));
+                }
+                self.answer(true);
+                self.check();
+            }
+            // Of what was lost, and is done nevertheless.
+            assert!(self.outbox.cut(ROOM, true, ROOM).is_none());
+            assert_eq!((self.outbox.waiting(), self.outbox.is_waiting(), self.outbox.split), (0, false, 0));
+            assert!(!self.outbox.in_progress() && self.outbox.next_resume().is_none());
+        }
+    }
+
+    #[test]
+    fn whatever_happens_to_messages_each_ends_once_and_none_waits_for_nobody() {
+        for seed in 0..300 {
+            let mut random = Random::new(seed);
+            for _ in 0..400 {
+                match random.rng.random_range(0..100) {
+                    0..20 => random.push(),
+                    20..55 => random.cut(),
+                    55..90 => random.answer(false),
+                    90..98 => random.pass(5),
+                    _ => random.withdraw(),
+                }
+                random.check();
+            }
+            random.finish();
+        }
     }
 }

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 /// Bytes of a turn; longer messages than this are long.
 pub(super) const TURN_BYTES: u32 = 64 * 1024;
+/// What a piece counts at least: empty messages have turns, too, and do not get one without an end.
+const LEAST: u32 = 64;
 /// Long messages of a class that take turns.
 pub(super) const LONG_IN_TURN: usize = 4;
 
@@ -92,7 +94,7 @@ impl Classes {
             self.serving = place.class;
             self.turn = 0;
         }
-        self.turn += len;
+        self.turn += len.max(LEAST);
         // A short message is not left half done, or the receiver would have one of each flow.
         let over = self.turn >= TURN_BYTES && (done || place.class != SHORT);
         if place.class != SHORT {
@@ -228,6 +230,18 @@ mod tests {
         serve(&mut all, &lens, &mut sent, |_| false);
         assert_eq!(sent, lens);
         assert!(all.is_empty());
+    }
+
+    #[test]
+    fn empty_messages_without_an_end_do_not_stop_a_long_one() {
+        let mut all = classes(&[1 << 20]);
+        (1..=4096).for_each(|slot| all.push(slot, 0));
+        let before = (0..4096).find(|_| {
+            let place = all.front(|_| true).expect("there are enough");
+            all.served(place, 0, place.slot > 0);
+            place.slot == 0
+        });
+        assert_eq!(before, Some(TURN_BYTES / LEAST));
     }
 
     #[test]

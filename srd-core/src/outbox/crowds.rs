@@ -55,4 +55,10 @@ impl Crowds {
     pub(super) fn retain(&mut self, live: impl Fn(u32) -> bool) {
         self.0.values_mut().for_each(|crowd| crowd.waiting.retain(|&slot| live(slot)));
     }
+
+    /// How many try of each crowd that there is.
+    #[cfg(test)]
+    pub(super) fn trying(&self) -> BTreeMap<NonZeroU16, u32> {
+        self.0.iter().map(|(of, crowd)| (*of, crowd.trying)).collect()
+    }
 }

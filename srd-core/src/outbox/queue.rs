@@ -190,6 +190,18 @@ mod tests {
     }
 
     #[test]
+    fn nor_if_all_that_is_empty() {
+        let mut all = queue(&[(7, 0); 4096]);
+        all.push(4096, 8, 64);
+        let before = (0..4096).find(|_| {
+            let place = all.front(|_| true).expect("there are enough");
+            all.served(place, if place.slot == 4096 { 8 } else { 7 }, 0, true);
+            place.slot == 4096
+        });
+        assert!(before.is_some_and(|n| n <= TURN_BYTES / 64), "{before:?}");
+    }
+
+    #[test]
     fn flows_share_alike_whatever_their_messages() {
         let messages = [[(1, 64); 20_000].as_slice(), &[(2, 1 << 20); 2], &[(3, TURN_BYTES); 20]].concat();
         let (mut all, mut sent) = (queue(&messages), vec![0; messages.len()]);
