@@ -10,7 +10,9 @@
 //! A signal handler may interrupt a thread that is inside, and call us again, often by exit(3). It would wait for itself for
 //! ever, so it is told: [`Interrupted`].
 
+use std::cell::Cell;
 use std::panic::resume_unwind;
+use std::ptr::{from_ref, null};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
@@ -34,18 +36,32 @@ pub struct Interrupted;
 
 /// The lock itself. Not re-entrant.
 pub struct RawMutex {
-    /// The thread that may enter by `inside` alone; 0 for none. Written with `shared` held.
+    /// The seat of the thread that may enter by it alone, or [`NONE`]. Written with `shared` held.
     owner: AtomicUsize,
-    /// The owner, or who was it when it came, while it is inside or is looking whether it may be.
-    inside: AtomicUsize,
-    /// Whoever is inside came as the owner. Accessed by whoever is inside.
-    came_as_owner: AtomicBool,
+    /// The seat by which whoever is inside came; [`NONE`] if it holds `shared`. Accessed by whoever is inside.
+    came_by: AtomicUsize,
+    seats: [Seat; SEATS],
     /// Taken by all others.
     shared: parking_lot::RawMutex,
     /// Who took `shared` last, with [`STILL`] until it gives it back, and how often in a row before. Written with `shared` held.
     last: AtomicUsize,
     streak: AtomicU32,
 }
+
+/// The seat of a thread that was the owner once. It has it for ever: a thread that has found itself to be the owner may lose its
+/// core before it says that it is inside, and somebody else may be the owner when it gets one. What it says then, and takes
+/// back, must not be said of that one.
+struct Seat {
+    /// The thread, 0 for none. Written once.
+    of: AtomicUsize,
+    /// It is inside, or is looking whether it may be. Written by itself.
+    inside: AtomicBool,
+}
+
+/// Threads that can be owners of a lock.
+const SEATS: usize = 4;
+/// Number of no seat.
+const NONE: usize = usize::MAX;
 
 /// Numbers of threads are even.
 const STILL: usize = 1;
@@ -54,38 +70,79 @@ const STILL: usize = 1;
 /// other cores (10 us), is then small beside what was saved.
 const STREAK: u32 = 10_000;
 
+thread_local! {
+    /// The lock whose `shared` this thread takes or gives back just now: it may have it, whatever `last` says, and must not ask
+    /// for it again meanwhile.
+    static PASSING: Cell<*const RawMutex> = const { Cell::new(null()) };
+}
+
 impl RawMutex {
     /// Enters if this thread is the owner and is not inside already.
     #[inline]
     fn enter_as_owner(&self) -> bool {
-        let me = me();
-        if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) != 0 {
-            return false;
-        }
-        self.inside.store(me, Ordering::Relaxed);
+        self.own_seat().is_some_and(|number| self.sit_down(number))
+    }
+
+    /// The number of this thread's seat, if it is the owner's and empty.
+    #[inline]
+    fn own_seat(&self) -> Option<usize> {
+        let number = self.owner.load(Ordering::Relaxed);
+        let seat = self.seats.get(number)?;
+        (seat.of.load(Ordering::Relaxed) == me() && !seat.inside.load(Ordering::Relaxed)).then_some(number)
+    }
+
+    /// Enters by this thread's seat if it is the owner's still.
+    #[inline]
+    fn sit_down(&self, number: usize) -> bool {
+        let inside = &self.seats[number].inside;
+        inside.store(true, Ordering::Relaxed);
         // The processor may let the load overtake the store; whoever ends our ownership sees to that.
         compiler_fence(Ordering::SeqCst);
-        if self.owner.load(Ordering::Acquire) == me {
-            self.came_as_owner.store(true, Ordering::Relaxed);
+        if self.owner.load(Ordering::Acquire) == number {
+            self.came_by.store(number, Ordering::Relaxed);
             return true;
         }
-        self.inside.store(0, Ordering::Release);
+        inside.store(false, Ordering::Release);
         false
     }
 
-    /// Whether the calling thread is inside: then it is a signal handler that asks.
+    /// Whether the calling thread is inside.
     fn is_inside(&self) -> bool {
-        // Nobody else stores our number.
-        self.inside.load(Ordering::Relaxed) == me() || self.last.load(Ordering::Relaxed) == me() | STILL
+        let me = me();
+        let sits = |seat: &Seat| seat.of.load(Ordering::Relaxed) == me && seat.inside.load(Ordering::Relaxed);
+        self.seats.iter().any(sits) || self.last.load(Ordering::Relaxed) == me | STILL
+    }
+
+    /// Whether anybody is inside by its seat.
+    fn anyone_sits(&self) -> bool {
+        self.seats.iter().any(|seat| seat.inside.load(Ordering::Acquire))
+    }
+
+    /// Runs what takes `shared` or gives it back.
+    #[inline]
+    fn passing<T>(&self, run: impl FnOnce() -> T) -> T {
+        PASSING.with(|passing| {
+            let before = passing.replace(from_ref(self));
+            compiler_fence(Ordering::SeqCst);
+            let done = run();
+            compiler_fence(Ordering::SeqCst);
+            passing.set(before);
+            done
+        })
+    }
+
+    /// Whether the calling thread is inside or [`passing`](Self::passing): then it is a signal handler that asks.
+    fn is_here(&self) -> bool {
+        self.is_inside() || PASSING.get() == from_ref(self)
     }
 
     /// Ends the ownership of another thread, if there is one; called with `shared` held. Afterwards nobody enters without it, but
     /// who was the owner may be inside still.
     #[inline]
     fn disown(&self) {
-        if self.owner.load(Ordering::Relaxed) != 0 {
-            self.owner.store(0, Ordering::Relaxed);
-            // Either the owner sees the store above, or it had stored to `inside` before, which we will see.
+        if self.owner.load(Ordering::Relaxed) != NONE {
+            self.owner.store(NONE, Ordering::Relaxed);
+            // Either the owner sees the store above, or it had sat down before, which we will see.
             barrier();
         }
     }
@@ -94,26 +151,36 @@ impl RawMutex {
     #[inline]
     fn count(&self) {
         let me = me();
-        let mut streak =
-            if self.last.load(Ordering::Relaxed) == me { self.streak.load(Ordering::Relaxed) + 1 } else { 0 };
+        let streak = if self.last.load(Ordering::Relaxed) == me { self.streak.load(Ordering::Relaxed) + 1 } else { 0 };
         self.last.store(me | STILL, Ordering::Relaxed);
-        if streak == STREAK {
-            streak = 0;
-            if *HAS_BARRIER {
-                self.owner.store(me, Ordering::Relaxed);
-            }
-        }
         self.streak.store(streak, Ordering::Relaxed);
+    }
+
+    /// Makes the calling thread the owner, if there is a seat for it; called with `shared` held, by whoever leaves: while it was
+    /// inside without its seat, nothing would have kept it from entering by that as well.
+    #[cold]
+    fn own(&self) {
+        self.streak.store(0, Ordering::Relaxed);
+        if !*HAS_BARRIER {
+            return;
+        }
+        let of = |thread| self.seats.iter().position(|seat| seat.of.load(Ordering::Relaxed) == thread);
+        let me = me();
+        if let Some(number) = of(me).or_else(|| of(0)) {
+            self.seats[number].of.store(me, Ordering::Relaxed);
+            self.owner.store(number, Ordering::Relaxed);
+        }
     }
 }
 
-// SAFETY: whoever is inside either came as the owner, and then `inside` is true, or holds `shared`. A holder of `shared` unmakes
-// the owner and waits until `inside` is false before it is inside itself, and then nobody is the owner but perhaps itself.
+// SAFETY: whoever is inside either came as the owner, and then its seat says so, or holds `shared`. A holder of `shared` unmakes
+// the owner and waits until all seats are empty before it is inside itself, and until it leaves nobody is the owner. Whoever
+// sits down then, since it was the owner when it looked, finds that it is not.
 unsafe impl lock_api::RawMutex for RawMutex {
     const INIT: RawMutex = RawMutex {
-        owner: AtomicUsize::new(0),
-        inside: AtomicUsize::new(0),
-        came_as_owner: AtomicBool::new(false),
+        owner: AtomicUsize::new(NONE),
+        came_by: AtomicUsize::new(NONE),
+        seats: [const { Seat { of: AtomicUsize::new(0), inside: AtomicBool::new(false) } }; SEATS],
         shared: <parking_lot::RawMutex as lock_api::RawMutex>::INIT,
         last: AtomicUsize::new(0),
         streak: AtomicU32::new(0),
@@ -126,18 +193,20 @@ unsafe impl lock_api::RawMutex for RawMutex {
         if self.enter_as_owner() {
             return;
         }
-        if self.is_inside() {
+        if self.is_here() {
             refuse();
         }
-        self.shared.lock();
-        self.disown();
-        for tries in 0.. {
-            if self.inside.load(Ordering::Acquire) == 0 {
-                break;
+        self.passing(|| {
+            self.shared.lock();
+            self.disown();
+            for tries in 0.. {
+                if !self.anyone_sits() {
+                    break;
+                }
+                wait(tries);
             }
-            wait(tries);
-        }
-        self.count();
+            self.count();
+        });
     }
 
     #[inline]
@@ -145,29 +214,37 @@ unsafe impl lock_api::RawMutex for RawMutex {
         if self.enter_as_owner() {
             return true;
         }
-        if !self.shared.try_lock() {
-            return false;
-        }
-        self.disown();
-        if self.inside.load(Ordering::Acquire) != 0 {
-            // SAFETY: it was locked above.
-            unsafe { self.shared.unlock() };
-            return false;
-        }
-        self.count();
-        true
+        self.passing(|| {
+            if !self.shared.try_lock() {
+                return false;
+            }
+            self.disown();
+            if self.anyone_sits() {
+                // SAFETY: it was locked above.
+                unsafe { self.shared.unlock() };
+                return false;
+            }
+            self.count();
+            true
+        })
     }
 
     #[inline]
     unsafe fn unlock(&self) {
-        if self.came_as_owner.load(Ordering::Relaxed) {
-            self.came_as_owner.store(false, Ordering::Relaxed);
-            self.inside.store(0, Ordering::Release);
-        } else {
+        let number = self.came_by.load(Ordering::Relaxed);
+        if let Some(seat) = self.seats.get(number) {
+            self.came_by.store(NONE, Ordering::Relaxed);
+            seat.inside.store(false, Ordering::Release);
+            return;
+        }
+        self.passing(|| {
+            if self.streak.load(Ordering::Relaxed) == STREAK {
+                self.own();
+            }
             self.last.store(self.last.load(Ordering::Relaxed) & !STILL, Ordering::Relaxed);
             // SAFETY: whoever did not come as the owner holds it.
             unsafe { self.shared.unlock() };
-        }
+        });
     }
 }
 
@@ -185,10 +262,10 @@ pub fn try_lock_for<T>(mutex: &Mutex<T>, time: Duration) -> Option<MutexGuard<'_
     }
 }
 
-/// Whether the calling thread has locked it.
+/// Whether the calling thread has locked it, or is about to, or about to unlock it: then it is a signal handler that asks.
 pub fn is_held_here<T>(mutex: &Mutex<T>) -> bool {
     // SAFETY: it is not unlocked.
-    unsafe { mutex.raw() }.is_inside()
+    unsafe { mutex.raw() }.is_here()
 }
 
 /// Unwinds like [`Mutex::lock`] of what the calling thread has locked, if so.
@@ -254,16 +331,24 @@ mod tests {
 
     impl RawMutex {
         fn is_mine(&self) -> bool {
-            self.owner.load(Ordering::Relaxed) == me()
+            let owner = self.seats.get(self.owner.load(Ordering::Relaxed));
+            owner.is_some_and(|seat| seat.of.load(Ordering::Relaxed) == me())
         }
     }
 
-    /// A lock that this thread owns, if that is possible here at all.
-    fn owned() -> Mutex<u64> {
+    /// A lock that this thread owns as soon as it leaves it again, if that is possible here at all.
+    fn nearly_owned() -> Mutex<u64> {
         let mutex = Mutex::new(0);
-        for _ in 0..=STREAK {
+        for _ in 0..STREAK {
             *mutex.lock() += 1;
         }
+        mutex
+    }
+
+    /// The same once it has left it.
+    fn owned() -> Mutex<u64> {
+        let mutex = nearly_owned();
+        *mutex.lock() += 1;
         mutex
     }
 
@@ -333,7 +418,7 @@ mod tests {
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| *mutex.lock())).expect_err("it is held");
             panic.is::<Interrupted>() && is_held_here(mutex) && try_lock_for(mutex, Duration::MAX).is_none()
         };
-        for mutex in [Mutex::new(0), owned()] {
+        for mutex in [Mutex::new(0), nearly_owned(), owned()] {
             let guard = mutex.lock();
             assert!(refused(&mutex));
             thread::scope(|scope| {
@@ -345,6 +430,63 @@ mod tests {
             assert!(!is_held_here(&mutex));
             assert!(try_lock_for(&mutex, Duration::ZERO).is_some());
         }
+    }
+
+    /// It takes long between two instructions, because it has no core.
+    #[test]
+    fn who_was_the_owner_when_it_looked_disturbs_nobody_who_is_it_now() {
+        let mutex = owned();
+        let Some(number) = raw(&mutex).own_seat() else { return assert!(!*HAS_BARRIER) };
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            let (mutex, end) = (&mutex, end);
+            scope.spawn(move || {
+                (0..=STREAK).for_each(|_| *mutex.lock() += 1);
+                let guard = mutex.lock();
+                tell.send(raw(mutex).is_mine()).expect("somebody listens");
+                ended.recv().expect_err("nothing is sent");
+                drop(guard);
+            });
+            assert!(told.recv().expect("it tells"), "the other one is the owner, and inside");
+            assert!(!raw(mutex).sit_down(number));
+            assert!(mutex.try_lock().is_none());
+            drop(end);
+        });
+        assert!(mutex.try_lock().is_some());
+    }
+
+    #[test]
+    fn no_more_threads_than_there_are_seats_become_owners() {
+        let mutex = Mutex::new(0);
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            // They live on, or the number of one were that of the next.
+            let mut ends = Vec::new();
+            for k in 0..=SEATS {
+                let (mutex, tell) = (&mutex, tell.clone());
+                let (end, ended) = mpsc::channel::<()>();
+                ends.push(end);
+                scope.spawn(move || {
+                    (0..=STREAK).for_each(|_| *mutex.lock() += 1);
+                    tell.send(raw(mutex).is_mine()).expect("somebody listens");
+                    ended.recv().expect_err("nothing is sent");
+                });
+                assert_eq!(told.recv(), Ok(k < SEATS && *HAS_BARRIER));
+            }
+            drop(ends);
+        });
+    }
+
+    #[test]
+    fn who_is_on_its_way_is_not_made_to_wait_for_itself() {
+        let mutex = Mutex::new(0);
+        raw(&mutex).passing(|| {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(mutex.lock())));
+            assert!(outcome.is_err_and(|panic| panic.is::<Interrupted>()));
+            assert_eq!(*Mutex::new(7).lock(), 7, "another one");
+        });
+        assert!(mutex.try_lock().is_some());
     }
 
     #[test]
@@ -362,7 +504,7 @@ mod tests {
             let mut visits = 0;
             while !busy.is_finished() {
                 // As soon as there is an owner, since its ways in and out are what can go wrong.
-                if raw(&mutex).owner.load(Ordering::Relaxed) != 0 {
+                if raw(&mutex).owner.load(Ordering::Relaxed) != NONE {
                     add();
                     visits += 1;
                 }
