@@ -44,9 +44,17 @@ struct Inside {
     answers: Answers,
     company: Company,
     patience: Patience,
+    /// If the thread sleeps: until when at the most.
+    sleeps_until: Time,
 }
 
 impl Inside {
+    /// When there is something to do without any input.
+    fn deadline(&self) -> Time {
+        let transport = self.engine.endpoint.poll_timeout().unwrap_or(Time::NEVER);
+        transport.min(self.engine.upper.deadline())
+    }
+
     /// Sends, as of the last reading of the clock.
     fn speak(&mut self) -> bool {
         self.company.leave(self.engine.now);
@@ -108,6 +116,7 @@ impl Pu {
                 answers: Answers::default(),
                 company: Company::default(),
                 patience: Patience::default(),
+                sleeps_until: Time::ZERO,
             }),
             shift: Shift::new().map_err(std::io::Error::from)?,
             common: common.clone(),
@@ -163,6 +172,7 @@ impl Pu {
         if ready > 0 {
             inside.handed_out(&out[..ready]);
             inside.patience.begin();
+            self.rouse(inside);
             return (ready, false);
         }
         let silent = match inside.answers.until_then() {
@@ -179,6 +189,7 @@ impl Pu {
         }
         self.after(&mut inside.engine);
         self.shift.drove();
+        self.rouse(inside);
         if moved || ready > 0 {
             inside.patience.begin();
             return (ready, false);
@@ -189,6 +200,14 @@ impl Pu {
         let now = inside.engine.now;
         let is_over = inside.patience.is_over(now, self.cores_are_scarce.load(Ordering::Relaxed));
         (0, is_over && self.common.poller.spins_alone(now))
+    }
+
+    /// The program drove, and may not come back: the thread must not sleep for longer than it may now.
+    #[inline]
+    fn rouse(&self, inside: &Inside) {
+        if self.shift.is_asleep() && inside.deadline() < inside.sleeps_until {
+            self.shift.kick();
+        }
     }
 
     #[inline]
@@ -291,12 +310,12 @@ impl Pu {
         if !may_sleep {
             return Ok(Turn::Nothing);
         }
-        let transport = engine.endpoint.poll_timeout().unwrap_or(Time::NEVER);
-        let deadline = transport.min(engine.upper.deadline());
-        let now = engine.driver.now();
+        let deadline = inside.deadline();
+        let now = inside.engine.driver.now();
         if deadline <= now {
             return Ok(Turn::Moved);
         }
+        inside.sleeps_until = deadline;
         self.shift.falls_asleep();
         Ok(Turn::Sleep((deadline != Time::NEVER).then(|| Duration::from(deadline.since(now)))))
     }

@@ -114,12 +114,14 @@ impl Lone {
 
     /// The program sends nothing to somebody. Returns the time of posting.
     fn post(&self) -> Time {
+        self.pu.post(1, |engine, now| self.send(engine, now))
+    }
+
+    fn send(&self, engine: &mut CardEngine, now: Time) -> Time {
         let (op, data) = (SendOp::Send { imm: None }, SendData::Inline(b""));
         let wr = SendWr { wr_id: 1, op, ah: self.ah, qpn: self.qpn, qkey: 1, data };
-        let post = |engine: &mut CardEngine, now| {
-            engine.upper.post_send_all(&mut engine.endpoint, now, self.qpn, &[wr]).map(|()| now)
-        };
-        self.pu.post(1, post).expect("there is room")
+        engine.upper.post_send_all(&mut engine.endpoint, now, self.qpn, &[wr]).expect("there is room");
+        now
     }
 
     /// The program polls. Says whether nothing has happened for long.
@@ -145,6 +147,26 @@ fn whoever_posts_while_the_thread_sleeps_wakes_it_and_looks_at_the_clock() {
     let posted = lone.post();
     assert_eq!(posted, Time::ZERO + Span::from_micros(7_001_000));
     assert!(!lone.pu.shift.is_asleep());
+}
+
+/// The thread does not hear of it: the packet that woke it is read when it looks.
+#[test]
+fn whoever_polls_while_the_thread_sleeps_wakes_it_if_it_would_sleep_too_long() {
+    let lone = Lone::new();
+    lone.fall_asleep();
+    lone.is_bored();
+    assert!(lone.pu.shift.is_asleep(), "there is nothing to do");
+    // As the answer to what a packet asks.
+    let mut engine = lone.pu.lock();
+    let now = engine.now;
+    lone.send(&mut engine, now);
+    drop(engine);
+    assert!(lone.pu.shift.is_asleep());
+    lone.is_bored();
+    assert!(!lone.pu.shift.is_asleep(), "an answer is to come, or it goes again");
+    lone.fall_asleep();
+    lone.is_bored();
+    assert!(lone.pu.shift.is_asleep(), "it knows");
 }
 
 #[test]
