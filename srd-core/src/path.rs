@@ -167,8 +167,10 @@ const EXPLORES: u32 = 4;
 /// each other.
 const MIN_CANDIDATES: usize = 8;
 const MAX_CANDIDATES: usize = 32;
-/// Round trips after which nothing is believed of a path's queue.
+/// Round trips after which nothing is believed of a path's queue; and how long that is at the most, since a round trip in which
+/// a host stood still says nothing of a queue.
 const MEMORY_RTTS: u64 = 32;
+const LONGEST_MEMORY: Span = Span::from_secs(1);
 /// Round trips after which a suspect path is probed again when its probe got lost.
 const PROBE_RTTS: u64 = 4;
 /// Paths that are remembered as fast.
@@ -373,7 +375,7 @@ impl PathSet {
             self.fresh.push_back((s.path, now));
         }
         let path = &mut self.paths[usize::from(s.path)];
-        let memory = path.rtt.srtt() * MEMORY_RTTS;
+        let memory = (path.rtt.srtt() * MEMORY_RTTS).min(LONGEST_MEMORY);
         let look = &mut self.looks[usize::from(s.path)];
         look.queue = ((path.rtt.srtt() - path.base).as_secs_f64() / memory.as_secs_f64().max(1e-9)) as f32;
         look.forgotten = now + memory;

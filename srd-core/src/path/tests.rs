@@ -125,11 +125,15 @@ fn path_bits_hold_every_index() {
 
 /// An RTT sample of 10 us on a path, which works.
 fn sampled(paths: &mut PathSet, index: u8, at: Time) {
+    sampled_as(paths, index, at, Span::from_micros(10));
+}
+
+fn sampled_as(paths: &mut PathSet, index: u8, at: Time, rtt: Span) {
     let mut whole = Rtt::new(Span::from_micros(10));
     whole.sample(at, Span::from_micros(10), true, Span::ZERO);
     let sent = packet_on(paths, index, 0);
     paths.on_acked(&sent);
-    paths.on_rtt(at, &sent, Span::from_micros(10), true, Span::ZERO, &whole);
+    paths.on_rtt(at, &sent, rtt, true, Span::ZERO, &whole);
 }
 
 #[test]
@@ -227,6 +231,21 @@ fn a_path_that_was_fast_just_now_is_taken_mostly_and_a_silent_one_never() {
     assert_eq!(picked(&mut paths, Some(0), fast), 0, "it lost what is to be sent");
     paths.on_silence(0, NOW, &config, &mut Vec::new());
     assert_eq!(picked(&mut paths, None, fast), 0, "it is suspect");
+}
+
+/// As all do that have packets on their way when a machine is suspended.
+#[test]
+fn a_path_whose_round_trip_took_seconds_is_tried_again_soon() {
+    let (mut paths, _) = paths(Config::default());
+    for path in 0..16 {
+        sampled(&mut paths, path, NOW);
+    }
+    let long_ago = |paths: &mut PathSet| paths.fresh.clear();
+    for (ago, tried) in [(900, 0..1), (1000, 20..120)] {
+        sampled_as(&mut paths, 0, NOW - Span::from_millis(ago), Span::from_secs(60));
+        let picked = picked(&mut paths, None, long_ago);
+        assert!(tried.contains(&picked), "{picked} of 1000 after {ago} ms");
+    }
 }
 
 #[test]
