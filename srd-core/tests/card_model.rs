@@ -9,7 +9,7 @@
 #[path = "support/cards.rs"]
 mod cards;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cards::*;
 use srd_core::card::*;
@@ -73,7 +73,8 @@ struct Program {
     free: [Vec<usize>; 2],
     /// Slots that are the program's again: nobody may write there.
     mine: [Vec<usize>; 2],
-    restarts: bool,
+    /// Queue pairs that were reset: completions of theirs were forgotten.
+    reset: BTreeSet<(usize, u16)>,
 }
 
 fn start_of(slot: usize) -> usize {
@@ -88,12 +89,12 @@ impl Program {
     fn new(seed: u64) -> Program {
         let mut rng = Rng(seed);
         let config = Config {
-            paths: 4,
+            paths: [1, 4, 4][rng.below(3) as usize],
             path_pool: 16,
-            max_datagram: 1400,
-            packet_window: 1024,
+            max_datagram: [MIN_DATAGRAM, 1400, 1400, 8972][rng.below(4) as usize],
+            packet_window: [64, 1024][rng.below(2) as usize],
             message_window: 64,
-            max_partial_messages: 16,
+            max_partial_messages: [1, 2, 16, 16][rng.below(4) as usize],
             first_number: Some(u32::MAX - 30),
             ..Config::default()
         };
@@ -117,7 +118,7 @@ impl Program {
             next: 1,
             free: [0, 1].map(|_| (0..SLOTS).rev().collect()),
             mine: Default::default(),
-            restarts: false,
+            reset: BTreeSet::new(),
         };
         for host in 0..2 {
             program.ah[host] = program.world.ah(host, 1 - host);
@@ -262,11 +263,9 @@ impl Program {
                 Kind::Write | Kind::WriteImm => (1 - host, request.remote),
                 Kind::Send => return self.take_back(host, request.local),
             };
-            if !self.restarts {
-                let got = &self.world.bytes(at)[start_of(slot)..][..request.len];
-                // The target's memory may be its program's again, which is marked.
-                assert!(got == want || self.mine[at].contains(&slot), "{done:?}: not there: {request:?}");
-            }
+            let got = &self.world.bytes(at)[start_of(slot)..][..request.len];
+            // The target's memory may be its program's again, which is marked.
+            assert!(got == want || self.mine[at].contains(&slot), "{done:?}: not there: {request:?}");
         }
         self.take_back(host, request.local);
     }
@@ -324,6 +323,22 @@ impl Program {
             self.settled(host, qpn);
             self.world.destroy_qp(host, qpn);
         }
+        self.cancel(host, qpn);
+        self.new_qp(host);
+    }
+
+    fn reset_qp(&mut self, host: usize) {
+        let qpn = self.pick(host);
+        self.poll(host);
+        self.world.set_state(host, qpn, QpState::Reset);
+        self.cancel(host, qpn);
+        self.reset.insert((host, qpn));
+        let rnr = self.rng.below(9).min(7) as u8;
+        self.world.up(host, qpn, Some(rnr));
+    }
+
+    /// Nothing that was posted to a queue pair completes any more.
+    fn cancel(&mut self, host: usize, qpn: u16) {
         let mut slots = Vec::new();
         for request in self.requests.values_mut().filter(|r| r.from == host && r.qpn == qpn) {
             request.cancelled = true;
@@ -338,7 +353,6 @@ impl Program {
             }
         }
         slots.into_iter().for_each(|slot| self.take_back(host, slot));
-        self.new_qp(host);
     }
 
     /// Everything of a queue pair in the error state has completed (unless the fault injector holds completions back).
@@ -346,10 +360,10 @@ impl Program {
         if self.world.options.faults.shuffle > 0 {
             return;
         }
-        for (id, r) in self.requests.iter().filter(|(_, r)| r.from == host && r.qpn == qpn) {
+        for (id, r) in self.requests.iter().filter(|(_, r)| r.from == host && r.qpn == qpn && !r.cancelled) {
             assert!(r.outcome.is_some(), "{id} was not flushed: {r:?}");
         }
-        for (id, r) in self.receives.iter().filter(|(_, r)| r.host == host && r.qpn == qpn) {
+        for (id, r) in self.receives.iter().filter(|(_, r)| r.host == host && r.qpn == qpn && !r.cancelled) {
             assert!(r.done, "{id} was not flushed: {r:?}");
         }
     }
@@ -368,7 +382,7 @@ impl Program {
 
     fn step(&mut self) {
         let host = self.rng.below(2) as usize;
-        match self.rng.below(41) {
+        match self.rng.below(44) {
             0..16 => self.post(host),
             16..26 => self.post_receive(host),
             26..33 => {
@@ -391,6 +405,17 @@ impl Program {
                 let span = Span::from_millis(self.rng.below(8000));
                 self.world.run(span);
                 self.world.wire = Box::new(|_, _| Fate::Arrives);
+            }
+            40 => self.reset_qp(host),
+            41 => {
+                // Nobody runs, as in a machine that is suspended.
+                self.world.now += Span::from_millis(self.rng.below(20_000));
+            }
+            42 => {
+                let max = 512 + self.rng.below(9000) as u16;
+                let endpoint = &mut self.world.hosts[host].endpoint;
+                let peers: Vec<PeerId> = endpoint.peers().collect();
+                peers.into_iter().for_each(|peer| endpoint.set_link_datagram(peer, max));
             }
             _ => {
                 let seed = self.rng.next();
@@ -469,8 +494,8 @@ impl Program {
         for (id, r) in &self.requests {
             let tells = matches!(r.kind, Kind::Send | Kind::WriteImm);
             if r.outcome == Some(Status::Ok) && tells {
-                // The receiver may have destroyed its queue pair with the completion in it.
-                let alive = self.qps[1 - r.from].contains(&r.to_qpn);
+                // The receiver may have destroyed its queue pair, or reset it, with the completion in it.
+                let alive = self.qps[1 - r.from].contains(&r.to_qpn) && !self.reset.contains(&(1 - r.from, r.to_qpn));
                 let held = self.world.options.faults.shuffle > 0;
                 assert!(r.delivered == 1 || !alive || held, "{id} completed, but was not delivered: {r:?}");
             }
