@@ -14,6 +14,9 @@ use crate::wire::{Ack, Refusal, Refuse};
 
 /// Bound of what is believed of the hosts' part in the round trip.
 const MAX_HOST_DELAY: Span = Span::from_millis(5);
+/// Neither the network's part in a round trip counts for more than this nor that of the hosts: some machine was suspended, and
+/// what gets lost later must not wait for as long as that took.
+const LONGEST_TRIP: Span = Span::from_secs(1);
 /// How many times what is expected of the hosts' part a sample of a peer that was held up may be.
 const HOST_GROWTH: u64 = 8;
 /// Probes per retransmission timeout while nothing is acknowledged.
@@ -107,7 +110,8 @@ impl Conn {
                 let rtt = at.since(s.at) - residence;
                 let large = u32::from(s.bytes) * 2 >= u32::from(self.datagram.get());
                 let longer = cx.config.target_delay;
-                self.host.sample(cx.now, cx.now.since(s.at) - rtt, false, Span::ZERO);
+                self.host.sample(cx.now, (cx.now.since(s.at) - rtt).min(LONGEST_TRIP), false, Span::ZERO);
+                let rtt = rtt.min(LONGEST_TRIP);
                 self.rtt.sample(cx.now, rtt, large, longer);
                 let queue = self.paths.on_rtt(cx.now, &s, rtt, large, longer, &self.rtt);
                 self.round.recent_queue.rotate_right(1);
@@ -156,7 +160,7 @@ impl Conn {
     fn held_up(&mut self, cx: &Cx<'_>, sent: Time) {
         if sent >= self.held_up_at {
             self.held_up_at = cx.now;
-            let most = self.host.timeout(cx.granularity) * HOST_GROWTH;
+            let most = (self.host.timeout(cx.granularity) * HOST_GROWTH).min(LONGEST_TRIP);
             self.host.sample(cx.now, (cx.now.since(sent) - self.rtt.srtt()).min(most), false, Span::ZERO);
         }
     }

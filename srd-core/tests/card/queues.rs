@@ -161,6 +161,25 @@ fn those_with_few_attempts_do_not_wait_for_others() {
     }
 }
 
+/// All that was on its way then seems to have taken an hour.
+#[test]
+fn what_is_lost_after_a_machine_was_suspended_is_soon_sent_again() {
+    let mut two = Two::new();
+    two.assert_usable();
+    (0..20).for_each(|wr_id| two.recv(wr_id, 0, 8000));
+    (0..10).for_each(|wr_id| two.send(wr_id, 0, 8000));
+    two.world.run(Span::from_micros(1));
+    two.world.now += Span::from_secs(3600);
+    for _ in 0..10 {
+        assert_eq!(two.world.wait(0, Span::from_secs(1)).status, Status::Ok);
+    }
+    let mut first = true;
+    two.world.wire =
+        Box::new(move |_, to| if to == 1 && std::mem::take(&mut first) { Fate::Lost } else { Fate::Arrives });
+    two.send(10, 0, 8000);
+    assert_eq!(two.world.wait(0, Span::from_secs(10)).status, Status::Ok);
+}
+
 #[test]
 fn a_receive_without_parts_takes_room_and_no_message() {
     let mut two = Two::new();
