@@ -63,10 +63,17 @@ impl Report {
     fn compatibility(&self) -> Result<String, String> {
         let mut text = String::from(
             "# Compatibility\n\n\
-             Written by `./x clients --write`: unmodified programs for EFA, each started by `srd run` as an unprivileged user, \
-             in network\nnamespaces made for it. *Loss* is 1 % of the packets in each direction; *dead paths* are two of the \
-             16, one of which dies\nlater; *disorder* is packets that overtake each other and arrive twice, and completions in \
-             random order; *xdp* is AF_XDP at both hosts, *xdp-udp* at\nthe first (the server) only, with its four capabilities. Where a\ncommand has `SRD_PUS=2`, servers of perftest have 4 processing units. Every case also\nchecks that its data went through the device. UCX and Mooncake find the character device that they look for,\nand MPICH's hwloc the PCI devices of the machine in `topology.xml` ([porting.md](porting.md#whole-stacks)). `libfabric.so.1` of Intel MPI is\nthat of Open MPI's wheel. Clients of Debian 13 run in its root file system, with the library and the command that were built here.\n",
+             Written by `./x clients --write`: unmodified programs for EFA, each started by `srd run` as an unprivileged user, in \
+             network\nnamespaces made for it. *Loss* is 1 % of the packets in each direction; *dead paths* are two of the 16, \
+             one of which dies\nlater; *disorder* is packets that overtake each other and arrive twice, and completions in \
+             random order; *xdp* is AF_XDP at\nboth hosts, *xdp-udp* at the first (the server) only, with its four \
+             capabilities. Where a command has `SRD_PUS=2`, servers of\nperftest have 4 processing units. Every case also \
+             checks that its data went through the device.\n\n\
+             UCX and fabtests are shown the files of a device (`srd run --device-files`), and MPICH's hwloc is told of the \
+             machine's PCI\ndevices by `topology.xml` ([porting.md](porting.md#whole-stacks)). Intel MPI and NIXL's LIBFABRIC \
+             backend have the\n`libfabric.so.1` of Open MPI's wheel; the latter has NVIDIA's libraries, too. There is no GPU: \
+             fabtests skips what is for one.\nClients of Debian 13 run in its root file system, with the library and the command \
+             that were built here.\n",
         );
         let cases = ladder::all();
         let missing = cases.iter().filter(|case| !self.results.contains_key(&line(case))).count();
