@@ -29,7 +29,8 @@ fn writes() -> Vec<Case> {
         "ib_write_lat -c SRD -s 64 -n 100",
         "ib_write_bw -c SRD --write_with_imm -s 65536 -n 500",
         "ib_write_lat -c SRD --write_with_imm -s 64 -n 1000",
-        "ib_write_bw -c SRD --write_with_imm --unsolicited_write -s 4096 -n 1000",
+        // With room for all completions: nothing holds a sender back whose receiver has no core to poll.
+        "ib_write_bw -c SRD --write_with_imm --unsolicited_write -s 4096 -n 1000 -r 1024",
     ] {
         cases.extend(everywhere(|| write(command), &[]));
     }

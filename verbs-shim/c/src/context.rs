@@ -18,7 +18,7 @@ use crate::cq::Cq;
 use crate::device::{Card, Device, resolve};
 use crate::errno::{EBUSY, EINVAL, EIO, EOPNOTSUPP, Errno};
 use crate::event::EventQueue;
-use crate::{cq, cq_ex, fork, pd_mr, post, qp, query};
+use crate::{cq, cq_ex, fork, log, pd_mr, post, qp, query};
 
 /// An open device, with the structure that programs see at its end.
 #[repr(C)]
@@ -155,6 +155,9 @@ impl NicSink for Outlet {
             CardEvent::CqOverrun(id) => {
                 if let Some(&cq) = self.0.cqs.lock().get(&id.0) {
                     let cq = unsafe { &*cq };
+                    log::error(format_args!(
+                        "a completion queue is full, and completions are lost: make it deeper, or poll sooner"
+                    ));
                     if let Ok(files) = cq.context.files() {
                         files.events.push(Overrun::of(cq), 0);
                     }
