@@ -9,11 +9,10 @@
 use std::fs::{self, File, FileType};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{OpenOptionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
@@ -67,7 +66,7 @@ fn separate() -> io::Result<()> {
 
 /// Covers a directory by one in memory that has the same in it, but for what shall be hidden.
 fn cover(dir: &Path, hidden: &[&str]) -> io::Result<()> {
-    let covered = fs::OpenOptions::new().read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(dir)?;
+    let covered = File::open(dir)?;
     let entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
     mount(Some("srd"), dir, Some("tmpfs"), MsFlags::MS_NOSUID, Some("mode=755"))?;
     // What is mounted on it is reached that way, too.

@@ -8,10 +8,13 @@
 
 #[path = "support/cards.rs"]
 mod cards;
+#[path = "support/seeds.rs"]
+mod seeds;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cards::*;
+use seeds::each_seed;
 use srd_core::card::*;
 use srd_core::*;
 
@@ -519,16 +522,5 @@ fn run(seed: u64) {
 /// `SRD_CARD_SEED` replays one world, `SRD_CARD_SEEDS` asks for more of them.
 #[test]
 fn random_programs_agree_with_the_table_of_what_they_posted() {
-    let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
-    let (first, count) = match number("SRD_CARD_SEED") {
-        Some(seed) => (seed, 1),
-        None => (1, number("SRD_CARD_SEEDS").unwrap_or(150)),
-    };
-    for seed in first..first + count {
-        let outcome = std::panic::catch_unwind(|| run(seed));
-        if let Err(panic) = outcome {
-            eprintln!("replay: SRD_CARD_SEED={seed} cargo test -p srd-core --test card_model");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    each_seed("SRD_CARD", "card_model", 1..151, run);
 }

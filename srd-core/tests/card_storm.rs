@@ -5,10 +5,13 @@
 
 #[path = "support/cards.rs"]
 mod cards;
+#[path = "support/seeds.rs"]
+mod seeds;
 
 use std::collections::BTreeSet;
 
 use cards::*;
+use seeds::each_seed;
 use srd_core::card::*;
 use srd_core::*;
 
@@ -223,24 +226,15 @@ impl Storm {
     }
 }
 
+fn run(seed: u64) {
+    let mut storm = Storm::new(seed);
+    let steps = 20 + storm.rng.below(200);
+    (0..steps).for_each(|_| storm.step());
+    storm.finish();
+}
+
 /// `SRD_STORM_SEED` replays one world, `SRD_STORM_SEEDS` asks for more of them.
 #[test]
 fn whatever_happens_each_request_ends_and_then_there_is_rest() {
-    let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
-    let (first, count) = match number("SRD_STORM_SEED") {
-        Some(seed) => (seed, 1),
-        None => (1, number("SRD_STORM_SEEDS").unwrap_or(100)),
-    };
-    for seed in first..first + count {
-        let outcome = std::panic::catch_unwind(|| {
-            let mut storm = Storm::new(seed);
-            let steps = 20 + storm.rng.below(200);
-            (0..steps).for_each(|_| storm.step());
-            storm.finish();
-        });
-        if let Err(panic) = outcome {
-            eprintln!("replay: SRD_STORM_SEED={seed} cargo test -p srd-core --test card_storm");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    each_seed("SRD_STORM", "card_storm", 1..101, run);
 }

@@ -5,11 +5,15 @@
 //! messages, and nothing else: none completes twice, all have an end when it falls silent, nothing is due for ever at one time,
 //! and nothing overflows.
 
+#[path = "support/seeds.rs"]
+mod seeds;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use rand::{Rng as _, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use seeds::each_seed;
 use srd_core::*;
 
 const ROUNDS: u32 = 1_500;
@@ -400,12 +404,8 @@ fn run(seed: u64) {
     assert!(victim.live.is_empty() && took < Span::from_secs(70), "{} left after {took}", victim.live.len());
 }
 
+/// `SRD_LIAR_SEED` replays one peer, `SRD_LIAR_SEEDS` asks for more of them.
 #[test]
 fn lies_hurt_nobody_else() {
-    let number = |name, default| std::env::var(name).map_or(default, |n| n.parse().unwrap());
-    let (seed, seeds): (u64, u64) = (number("SRD_LIAR_SEED", 0), number("SRD_LIAR_SEEDS", 60));
-    for seed in seed..seed + seeds {
-        println!("SRD_LIAR_SEED={seed} SRD_LIAR_SEEDS=1");
-        run(seed);
-    }
+    each_seed("SRD_LIAR", "liar", 0..60, run);
 }
