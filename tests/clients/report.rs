@@ -25,6 +25,7 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(stage: &Stage) -> Result<Report, String> {
+        fs::create_dir_all(stage.clients()).map_err(|e| format!("create {}: {e}", stage.clients().display()))?;
         let kept = stage.clients().join("results.json");
         // Without them, everything has to be run.
         let results = fs::read(&kept).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
