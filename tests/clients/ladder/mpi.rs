@@ -81,7 +81,7 @@ pub(super) fn mpi(client: Client, ranks: u32, options: &str, program: &str) -> C
     let job = Job::Mpi { ranks, options: options.to_owned(), program: program.to_owned() };
     // UCX over UD takes datagrams that were overtaken for lost and waits for its timeouts: that takes half a minute, and
     // longer on a busy machine.
-    Case::new(client, job).datagrams(50).limit(300).verdict(said_ok)
+    Case::new(client, job).datagrams(50).verdict(said_ok)
 }
 
 fn over_ucx(case: Case, tls: &str) -> Case {

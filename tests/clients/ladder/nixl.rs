@@ -12,13 +12,13 @@ pub(super) fn cases() -> Vec<Case> {
         let case = Case::duo(Client::Nixl, 18516, "{venv}/bin/python {dir}/nixl_check.py UCX").device_files();
         let case = case.env("SRD_PROFILE", "efa3").env("UCX_TLS", "srd,self");
         // Ten transfers of 1 MiB each way, in bursts of up to 64 KiB.
-        case.env("UCX_NET_DEVICES", format!("{DEVICE}:1")).datagrams(300).limit(120).verdict(said_ok)
+        case.env("UCX_NET_DEVICES", format!("{DEVICE}:1")).datagrams(300).verdict(said_ok)
     };
     let over_libfabric = |devices: u32| {
         let case = Case::duo(Client::NixlWithCuda, 18516, "{venv}/bin/python {dir}/nixl_check.py LIBFABRIC");
         let case = case.env("SRD_PROFILE", "efa3").env("SRD_DEVICES", devices.to_string()).env("FI_PROVIDER", "efa");
         let case = case.env("LD_LIBRARY_PATH", "{venv}/cuda:{openmpi}/lib/openmpi");
-        case.full_only(true).datagrams(300).limit(120).verdict(said_ok)
+        case.full_only(true).datagrams(300).verdict(said_ok)
     };
     let mut cases = everywhere(make, &ALWAYS);
     cases.extend(everywhere(|| over_libfabric(1), &[]));

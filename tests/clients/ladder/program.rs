@@ -24,10 +24,10 @@ pub(super) fn cases() -> Vec<Case> {
     };
     cases.extend(everywhere(overtake, &[(Place::TwoHosts, Network::Adversarial)]));
     for op in ["send", "read", "write", "imm", "unsolicited", "Read", "Write"] {
-        let kill = Case::solo(Client::Program, format!("{{dir}}/killed {op}")).limit(90).datagrams(20).verdict(said_ok);
+        let kill = Case::solo(Client::Program, format!("{{dir}}/killed {op}")).datagrams(20).verdict(said_ok);
         cases.push(kill.env("SRD_PROFILE", "efa3").env("SRD_PEER_TIMEOUT", "2s"));
     }
-    let scale = |what: &str| Case::solo(Client::Program, format!("{{dir}}/scale {what}")).limit(150).verdict(said_ok);
+    let scale = |what: &str| Case::solo(Client::Program, format!("{{dir}}/scale {what}")).verdict(said_ok);
     cases.push(scale("qps 1000"));
     cases.push(scale("processes 64"));
     cases.push(scale("cycles 500"));

@@ -57,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// All tests, on a device of a generation.
 pub(super) fn suite(generation: &str) -> Case {
     let case = Case::solo(Client::Pyverbs, format!("sh {{dir}}/pyverbs.sh {DEVICE}"));
-    case.env("SRD_PROFILE", generation).limit(120).verdict(verdict)
+    case.env("SRD_PROFILE", generation).verdict(verdict)
 }
 
 /// Tests that were skipped, with the reason that pyverbs gave.
