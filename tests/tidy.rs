@@ -68,6 +68,18 @@ fn the_core_reads_no_clock() {
 }
 
 #[test]
+fn documents_are_as_narrow_as_code() {
+    for path in files("md") {
+        let mut is_code = false;
+        for (k, line) in read(&path).lines().enumerate() {
+            is_code ^= line.starts_with("```");
+            let long = !is_code && !line.starts_with('|') && line.chars().count() > 130;
+            assert!(!long, "{}:{} is longer than 130 columns", path.display(), k + 1);
+        }
+    }
+}
+
+#[test]
 fn links_in_documents_lead_somewhere() {
     for path in files("md") {
         let text = read(&path);
