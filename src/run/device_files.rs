@@ -17,13 +17,11 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 use verbs_shim::NicConfig;
-use verbs_shim::counters::{Identity, write_tree};
+use verbs_shim::counters::{Identity, SHOWN, Values, write_counters, write_tree};
 
 /// What shows RDMA devices, below `/dev` and `/sys/class`.
 const INFINIBAND: &str = "infiniband";
 const VERBS: &str = "infiniband_verbs";
-/// Where a tree as in `/sys` is, with what is not of a class: in a class of its own, where nobody looks.
-const TREE: &str = "/sys/class/srd";
 
 /// Gives this process a view of `/dev` and `/sys/class` in which these devices are the only RDMA devices, which it hands on to
 /// the program that it becomes. Must be called while there is one thread.
@@ -39,8 +37,9 @@ pub(super) fn show(devices: &[NicConfig]) -> io::Result<()> {
     }
     cover(Path::new("/sys/class"), &[INFINIBAND, VERBS])?;
     for (index, device) in devices.iter().enumerate() {
-        write_tree(Path::new(TREE), index, &Identity::from(device))?;
-        lead_to_real(&Path::new(TREE).join("class").join(INFINIBAND).join(&device.name).join("device"))?;
+        write_tree(Path::new(SHOWN), index, &Identity::from(device))?;
+        write_counters(Path::new(SHOWN), &device.name, &Values::default())?;
+        lead_to_real(&Path::new(SHOWN).join("class").join(INFINIBAND).join(&device.name).join("device"))?;
     }
     for class in [INFINIBAND, VERBS] {
         symlink(format!("srd/class/{class}"), Path::new("/sys/class").join(class))?;

@@ -133,17 +133,17 @@ impl Common {
         }
     }
 
-    /// Publishes the counters of a processing unit, with what the others told last.
-    pub(crate) fn tell_counters(&self, unit: usize, counters: &NicCounters) {
+    /// Publishes the counters of a processing unit, with what the others told last. Whether all have them now; else it is worth
+    /// another attempt.
+    pub(crate) fn tell_counters(&self, unit: usize, counters: &NicCounters) -> bool {
         let mut all = self.counters.lock();
         all.units[unit] = *counters;
         let mut sum = NicCounters::default();
         all.units.iter().for_each(|unit| sum.add(unit));
         self.sink.counters(&sum);
-        if let Some(publisher) = &mut all.publisher {
-            // The next attempt may succeed, and nothing depends on it.
-            let _ = publisher.publish(&(&sum).into());
-        }
+        // What cannot be written cannot be written the next time either, mostly, and nothing depends on it.
+        let told = all.publisher.as_mut().map(|publisher| publisher.publish(&(&sum).into()));
+        !matches!(told, Some(Err(e)) if e.kind() == std::io::ErrorKind::WouldBlock)
     }
 }
 

@@ -327,7 +327,9 @@ impl Pu {
     pub(crate) fn publish(&self) {
         if self.unpublished.swap(false, Ordering::Relaxed) {
             let counters = counters(&self.lock());
-            self.common.tell_counters(self.unit.index().into(), &counters);
+            if !self.common.tell_counters(self.unit.index().into(), &counters) {
+                self.unpublished.store(true, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Programs of our own in C, for what no other client does.
 
 use super::super::case::{Case, Client, Network, Place};
-use super::{all_well, everywhere};
+use super::{DEVICE, all_well, everywhere};
 use crate::process::Ended;
 
 const ALWAYS: [(Place, Network); 3] =
@@ -27,6 +27,8 @@ pub(super) fn cases() -> Vec<Case> {
         let kill = Case::solo(Client::Program, format!("{{dir}}/killed {op}")).datagrams(20).verdict(said_ok);
         cases.push(kill.env("SRD_PROFILE", "efa3").env("SRD_PEER_TIMEOUT", "2s"));
     }
+    let files = Case::solo(Client::Program, format!("sh {{dir}}/files.sh {DEVICE} {{dir}}/killed send")).device_files();
+    cases.push(files.env("SRD_PEER_TIMEOUT", "2s").verdict(said_ok));
     let scale = |what: &str| Case::solo(Client::Program, format!("{{dir}}/scale {what}")).verdict(said_ok);
     cases.push(scale("qps 1000"));
     cases.push(scale("processes 64"));

@@ -17,7 +17,7 @@ use crate::nic::NicCounters;
 
 pub use file::Record;
 pub use registry::{Device, Registry};
-pub use sysfs::{Identity, node_guid, write_counters, write_gid, write_tree};
+pub use sysfs::{Identity, SHOWN, node_guid, write_counters, write_gid, write_tree};
 
 /// Counters of the port, in the order in which the driver of EFA has them.
 pub const PORT: [&str; 22] = [
@@ -121,10 +121,13 @@ pub struct Publisher {
     registry: Registry,
     record: Record,
     path: PathBuf,
+    /// A tree of files that may have the device, see [`SHOWN`].
+    tree: PathBuf,
 }
 
 impl Publisher {
-    /// Begins to publish in `dir` (see [`Options::runtime_dir`](crate::Options::runtime_dir)).
+    /// Begins to publish in `dir` (see [`Options::runtime_dir`](crate::Options::runtime_dir)), and where [`SHOWN`] has the device,
+    /// there, too.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -132,20 +135,37 @@ impl Publisher {
         let record = Record::of_this_process(identity)?;
         let path = dir.join(record.file_name());
         record.write(&path)?;
-        Ok(Publisher { registry: Registry::new([dir]), record, path })
+        let publisher = Publisher { registry: Registry::new([dir]), record, path, tree: SHOWN.into() };
+        // It may be another user's, to whom it shows nothing then.
+        let _ = publisher.show();
+        Ok(publisher)
     }
 
     /// Replaces what is published. Costs some tens of microseconds: for a few times a second. Does nothing in a process that
     /// was forked from the one that began.
     ///
     /// # Errors
-    /// The file cannot be written; the next attempt may succeed.
+    /// A file cannot be written; the next attempt may succeed. [`WouldBlock`](std::io::ErrorKind::WouldBlock): only the
+    /// [`SHOWN`] files are not up to date, because another process was at them.
     pub fn publish(&mut self, values: &Values) -> std::io::Result<()> {
         if !self.record.is_of_this_process() {
             return Ok(());
         }
         self.record.values = *values;
-        self.record.write(&self.path)
+        self.record.write(&self.path)?;
+        self.show()
+    }
+
+    /// Brings the files up to date that `srd run --device-files` has made for this device, if it has.
+    fn show(&self) -> std::io::Result<()> {
+        let Identity { device, .. } = &self.record.identity;
+        if !sysfs::has(&self.tree, device) {
+            return Ok(());
+        }
+        self.registry.with_total(device, |total| {
+            write_gid(&self.tree, device, self.record.identity.gid())?;
+            write_counters(&self.tree, device, total)
+        })
     }
 }
 

@@ -63,7 +63,7 @@ impl Registry {
     /// Retires what dead processes left. Returns the lock, while which is held nobody else does so: sums are whole.
     fn sweep(&self, dir: &Path) -> Option<Flock<File>> {
         let ours = fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == geteuid().as_raw());
-        let guard = if ours { lock(dir).ok()? } else { return None };
+        let guard = if ours { lock(dir, FlockArg::LockExclusive).ok()? } else { return None };
         for (path, record) in records(dir) {
             if record.fate() == Fate::Dead {
                 // What cannot be done now is done the next time.
@@ -73,9 +73,25 @@ impl Registry {
         Some(guard)
     }
 
+    /// Gives `then` the sum of all that was ever counted on a device. Nobody else adds anything up meanwhile.
+    ///
+    /// # Errors
+    /// Those of `then`; [`WouldBlock`](io::ErrorKind::WouldBlock) if somebody else is at it, who is not waited for: it may have
+    /// been stopped.
+    pub(super) fn with_total(&self, device: &str, then: impl FnOnce(&Values) -> io::Result<()>) -> io::Result<()> {
+        let mut total = Values::default();
+        let mut guards = Vec::new();
+        for dir in &self.dirs {
+            guards.push(lock(dir, FlockArg::LockExclusiveNonblock)?);
+            let of_device = |(_, record): &(_, Record)| record.identity.device == device;
+            records(dir).iter().filter(|r| of_device(r)).for_each(|(_, record)| total.add(&record.values));
+        }
+        then(&total)
+    }
+
     /// Adds what a file says to what was counted before, and removes it.
     pub(super) fn retire(&self, path: &Path) -> io::Result<()> {
-        let _guard = lock(path.parent().unwrap_or(Path::new("/")))?;
+        let _guard = lock(path.parent().unwrap_or(Path::new("/")), FlockArg::LockExclusive)?;
         fold(path, &Record::read(path)?)
     }
 }
@@ -93,9 +109,9 @@ fn fold(path: &Path, record: &Record) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-fn lock(dir: &Path) -> io::Result<Flock<File>> {
+pub(super) fn lock(dir: &Path, how: FlockArg) -> io::Result<Flock<File>> {
     let file = File::options().create(true).truncate(false).write(true).open(dir.join("lock"))?;
-    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
+    Flock::lock(file, how).map_err(|(_, errno)| errno.into())
 }
 
 /// All records in a directory; what is none is skipped.

@@ -41,7 +41,7 @@ impl From<&NicConfig> for Identity {
 
 impl Identity {
     /// Zero if it has none yet.
-    fn gid(&self) -> Gid {
+    pub(super) fn gid(&self) -> Gid {
         self.addr.and_then(|addr| Gid::with_units(addr, self.units).ok()).unwrap_or_default()
     }
 }
@@ -59,6 +59,9 @@ pub fn node_guid(addr: IpAddr, index: usize) -> [u8; 8] {
 
 /// How long the kernel keeps counters before it asks the device again, in milliseconds.
 const LIFESPAN: &str = "10";
+/// Where `srd run --device-files` has such a tree for its program: in a class of its own, where nobody looks. Cards that run
+/// there keep it true.
+pub const SHOWN: &str = "/sys/class/srd";
 /// The only port, in the directory of its device.
 const PORT_1: &str = "ports/1";
 
@@ -134,6 +137,11 @@ pub fn write_counters(root: &Path, device: &str, values: &Values) -> io::Result<
         }
     }
     Ok(())
+}
+
+/// Whether the tree has a device of this name.
+pub(super) fn has(root: &Path, device: &str) -> bool {
+    root.join("class/infiniband").join(device).exists()
 }
 
 /// Writes the GID of a device into the tree, which is not known before its card is open.

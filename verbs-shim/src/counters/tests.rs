@@ -4,6 +4,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::repeatable::repeatable;
+use nix::fcntl::FlockArg;
 use proptest::prelude::*;
 
 use super::*;
@@ -176,6 +177,35 @@ fn the_tree_has_all_counters_and_is_refreshed_in_place() {
         assert!(if real.is_empty() { place == "0000:00:06.0" } else { real.iter().any(|r| r == place) }, "{device:?}");
         assert!(fs::canonicalize(class.join("device/driver")).unwrap().ends_with("drivers/efa"));
     }
+}
+
+#[test]
+fn the_files_that_a_program_is_shown_have_what_all_processes_counted() {
+    let (dir, tree) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let at = |file: &str| tree.path().join("class/infiniband/rdmap0s6/ports/1").join(file);
+    let read = |file: &str| fs::read_to_string(at(file)).unwrap();
+    let mut running = publisher(dir.path());
+    running.tree = tree.path().into();
+    running.publish(&values(1)).unwrap();
+    assert!(!at("").exists(), "nobody has asked for such files");
+
+    write_tree(tree.path(), 0, &Identity { addr: None, ..identity() }).unwrap();
+    let mut other = Record { pid: 1, values: values(40), ..running.record.clone() };
+    other.write(&dir.path().join(other.file_name())).unwrap();
+    running.publish(&values(2)).unwrap();
+    assert_eq!(read("hw_counters/tx_bytes"), "42\n");
+    assert_eq!(read("gids/0"), "fe80:0000:0000:0000:0200:7f00:0001:0009\n");
+    other.identity.device = "rdmap1s6".into();
+    other.write(&dir.path().join(other.file_name())).unwrap();
+    running.publish(&values(3)).unwrap();
+    assert_eq!(read("hw_counters/tx_bytes"), "43\n", "of another device");
+
+    let at_it = registry::lock(dir.path(), FlockArg::LockExclusive).unwrap();
+    let refused = running.publish(&values(4)).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::WouldBlock);
+    drop(at_it);
+    running.publish(&values(4)).unwrap();
+    assert_eq!(read("hw_counters/tx_bytes"), "44\n");
 }
 
 #[test]
