@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::driver::RxMeta;
 use crate::time::{Span, Time};
 
-/// What an answer is about. Each has a budget of its own, so that a flood of strays cannot keep newcomers out.
+/// What an answer is about. Each has a budget and a queue of its own, so that a flood of strays cannot keep newcomers out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Occasion {
     Opening,
@@ -31,24 +31,32 @@ pub(crate) struct Reply {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A bounded queue of answers.
+/// Bounded queues of answers, which take turns.
 #[derive(Debug)]
 pub(crate) struct Replies {
-    queue: VecDeque<Reply>,
-    opening: Budget,
-    stray: Budget,
+    /// By occasion.
+    queues: [Queue; 2],
+    /// The one whose turn it is.
+    turn: usize,
 }
 
-/// Answers that wait to be sent.
-const MAX_REPLIES: usize = 1024;
+/// Answers to one occasion.
+#[derive(Debug)]
+struct Queue {
+    waiting: VecDeque<Reply>,
+    budget: Budget,
+}
+
+/// Answers to one occasion that wait to be sent.
+const MAX_REPLIES: usize = 512;
 
 impl Replies {
     pub(crate) fn new(now: Time) -> Replies {
-        Replies { queue: VecDeque::new(), opening: Budget::new(now), stray: Budget::new(now) }
+        Replies { queues: [0; 2].map(|_| Queue { waiting: VecDeque::new(), budget: Budget::new(now) }), turn: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queues.iter().all(|queue| queue.waiting.is_empty())
     }
 
     /// Queues an answer, unless it would be longer than the question (nobody uses us to hit others harder) or too many are
@@ -60,11 +68,8 @@ impl Replies {
         asked: Asked<'_>,
         encode: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
-        let budget = match occasion {
-            Occasion::Opening => &mut self.opening,
-            Occasion::Stray => &mut self.stray,
-        };
-        if self.queue.len() >= MAX_REPLIES || asked.port == 0 || !budget.take(now) {
+        let queue = &mut self.queues[occasion as usize];
+        if queue.waiting.len() >= MAX_REPLIES || asked.port == 0 || !queue.budget.take(now) {
             return false;
         }
         let mut bytes = Vec::with_capacity(32);
@@ -74,12 +79,14 @@ impl Replies {
             return false;
         }
         let to = main_addr(asked.meta.from, asked.port);
-        self.queue.push_back(Reply { to, from: asked.meta.to, bytes });
+        queue.waiting.push_back(Reply { to, from: asked.meta.to, bytes });
         true
     }
 
     pub(crate) fn pop(&mut self) -> Option<Reply> {
-        self.queue.pop_front()
+        self.turn = 1 - self.turn;
+        let [next, other] = [self.turn, 1 - self.turn];
+        self.queues[next].waiting.pop_front().or_else(|| self.queues[other].waiting.pop_front())
     }
 }
 
@@ -160,6 +167,17 @@ mod tests {
         let reply = replies.pop().expect("queued");
         assert_eq!((reply.to, reply.bytes.len()), (([10, 0, 0, 1], 4000).into(), 24));
         assert!(!ask(&mut replies, now, Occasion::Stray, 0, 24, 24), "nobody is there");
+    }
+
+    /// Strays come faster than answers leave.
+    #[test]
+    fn strays_whose_answers_wait_do_not_keep_newcomers_out() {
+        let now = Time::from_nanos(1);
+        let mut replies = Replies::new(now);
+        (0..3000).for_each(|_| _ = ask(&mut replies, now, Occasion::Stray, 4000, 30, 24));
+        assert!(ask(&mut replies, now, Occasion::Opening, 4001, 70, 22));
+        let left = (0..2).find_map(|_| replies.pop().filter(|reply| reply.to.port() == 4001));
+        assert!(left.is_some(), "its answer waits behind those to strays");
     }
 
     #[test]
