@@ -20,8 +20,10 @@ pub(crate) struct BlocksPool {
     free: Vec<Box<Blocks>>,
 }
 
-/// More free sets than this are given back to the allocator.
+/// More free sets than this are given back to the allocator, and longer ones: those of messages beyond 8 MiB, or each connection
+/// that ever carried some of a gigabyte would keep 2 MiB for each.
 const MAX_FREE: usize = 64;
+const MAX_WORDS: usize = 2048;
 
 impl BlocksPool {
     /// No block of a message of `len` bytes.
@@ -33,7 +35,7 @@ impl BlocksPool {
 
     /// Gives a set back.
     pub(crate) fn put(&mut self, blocks: Box<Blocks>) {
-        if self.free.len() < MAX_FREE {
+        if self.free.len() < MAX_FREE && blocks.large.capacity() <= MAX_WORDS {
             self.free.push(blocks);
         }
     }
@@ -111,6 +113,17 @@ mod tests {
     use super::*;
     use crate::repeatable::repeatable;
     use proptest::prelude::*;
+
+    #[test]
+    fn sets_of_long_messages_are_not_kept() {
+        let mut pool = BlocksPool::default();
+        for len in [1 << 30, u32::MAX, 8 << 20, 100] {
+            let sets: Vec<_> = (0..3).map(|_| pool.take(len)).collect();
+            sets.into_iter().for_each(|set| pool.put(set));
+        }
+        let kept: usize = pool.free.iter().map(|set| 8 * set.large.capacity()).sum();
+        assert!(!pool.free.is_empty() && kept <= 3 * 16 * 1024, "{kept} bytes");
+    }
 
     proptest! {
         #![proptest_config(repeatable())]
