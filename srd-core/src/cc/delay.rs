@@ -27,6 +27,8 @@ const MIN_PACKETS_PER_RTT: f64 = 0.001;
 const MIN_PACKETS_UNADVISED: f64 = 0.01;
 /// Nor is it less than this: the base RTT of a host that stood still may be anything.
 const MIN_PACKETS_PER_SECOND: f64 = 1.0;
+/// Nor is a base RTT below this believed in for it: two clocks are read for a sample, and a slip of theirs must not keep the rate up.
+const SHORTEST_BASE: Span = Span::from_micros(1);
 /// Nor is the smallest rate more than this part of the share.
 const MIN_OF_SHARE: f64 = 0.25;
 /// Rounds with a queue above the target that does not fall, after which the share is no longer believed in.
@@ -149,7 +151,7 @@ impl Delay {
 
     /// One packet per base RTT, in bytes per second.
     fn packet_rate(&self) -> f64 {
-        self.mtu / self.base.as_secs_f64().max(1e-9)
+        self.mtu / self.base.max(SHORTEST_BASE).as_secs_f64()
     }
 
     /// What is added to the rate in a round where the fair rate is not known, in bytes per second.
@@ -465,6 +467,18 @@ mod tests {
         (delay.startup, delay.base) = (false, Span::from_secs(10));
         (0..100).for_each(|_| delay.on_timeout());
         assert_eq!(delay.rate(), 8_972.0);
+    }
+
+    /// Clocks of two hosts are read for a sample: what is nearly nothing is as wrong as what is less than that.
+    #[test]
+    fn an_rtt_of_nearly_nothing_keeps_no_rate_up() {
+        for share in [None, Some(LINK)] {
+            let mut delay = advised(LINK);
+            delay.on_ack(&AckSample { min_rtt: Span::from_nanos(1), ..ack(LINK) });
+            delay.share = share;
+            (0..100).for_each(|_| delay.on_timeout());
+            assert!(delay.rate() < LINK / 100.0, "{} B/s, advised {share:?}", delay.rate());
+        }
     }
 
     /// A round in which nothing happened, advised to use the whole link.
