@@ -436,10 +436,16 @@ impl Conn {
     fn on_timeout(&mut self, cx: &mut Cx<'_>, rto: impl Fn(&Rtt) -> Span, outbox: &mut Outbox) {
         self.paths.expired(cx.now, &self.sent, &rto, &mut self.lost_scratch);
         self.blame(cx);
-        if self.lost_scratch.is_empty() {
+        let again = self.asked_at + rto(&self.rtt);
+        if self.lost_scratch.is_empty() && self.backoff == 0 && cx.now < again {
+            // What was heard since the last question was news of older packets: this one takes longer than is believed. To ask
+            // again with each acknowledgement would be a storm, since each question brings one.
+            self.loss_at = again;
+        } else if self.lost_scratch.is_empty() {
             // The peer is silent altogether. That proves no loss: it may not have been scheduled. Ask, with what is
             // oldest, and ask less and less often; the answer will tell what was lost.
             cx.stats.timeouts += 1;
+            self.asked_at = cx.now;
             self.backoff = self.backoff.saturating_add(1);
             self.loss_at = cx.now + self.rto(cx)(&self.rtt);
             self.tail_probe = TailProbe::Due(PROBES_PER_TIMEOUT);

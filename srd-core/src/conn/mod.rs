@@ -106,6 +106,8 @@ pub(crate) struct Conn {
     last_sent_at: Time,
     /// Retransmission timeouts in a row without any acknowledgement.
     backoff: u32,
+    /// When probes asked a silent peer last.
+    asked_at: Time,
     tail_probe: TailProbe,
     loss_at: Time,
     /// The end of the stall for which a timeout was put off since the last news.
@@ -196,6 +198,7 @@ impl Conn {
             lost_on: None,
             last_sent_at: cx.now,
             backoff: 0,
+            asked_at: Time::ZERO,
             tail_probe: TailProbe::Idle,
             loss_at: Time::NEVER,
             pardoned: None,
