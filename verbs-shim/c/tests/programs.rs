@@ -345,6 +345,37 @@ fn a_broken_log_does_not_end_the_program() {
     bench.run(bench.command(&program).arg("file").env("SRD_LOG_FILE", log));
 }
 
+/// What the log file had for a descriptor may be a file of the program by now, and a child is not its parent.
+#[test]
+fn lines_go_to_the_log_and_nowhere_else() {
+    let bench = Bench::new();
+    let program = bench.compile("log");
+    let at = |name: &str| bench.path().join(name);
+    let closes = at("closes");
+    bench.run(bench.command(&program).env("SRD_COUNTERS", "off").env("SRD_LOG_FILE", &closes).arg("closes"));
+    let said = std::fs::read_to_string(closes).expect("a log");
+    assert!(said.lines().any(|line| line.contains("WARN command refused")), "{said}");
+    std::fs::create_dir(at("logs")).expect("a directory");
+    bench.run(bench.command(&program).env("SRD_LOG_FILE", at("logs/%p")).arg("forks"));
+    let logs: Vec<_> = std::fs::read_dir(at("logs")).expect("logs").map(|log| log.expect("a log").path()).collect();
+    assert_eq!(logs.len(), 2);
+    for log in logs {
+        let said = std::fs::read_to_string(log).expect("a log");
+        assert_eq!(said.lines().filter(|line| line.contains("command refused")).count(), 1, "{said}");
+    }
+}
+
+/// Exit handlers, and destructors of a thread's data.
+#[test]
+fn verbs_work_as_long_as_a_thread_does() {
+    let bench = Bench::new();
+    let program = bench.compile("late");
+    let out = bench.run(&mut bench.command(program));
+    let said = String::from_utf8_lossy(&out.stderr);
+    let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
+    assert_eq!((count("command refused"), count("ended with 9"), said.lines().count()), (4, 1, 5), "{said}");
+}
+
 /// `errno` says what the process may not have, so that a program knows what to ask its user for.
 #[test]
 fn what_the_process_lacks_is_told_by_errno() {

@@ -1,18 +1,16 @@
 //! The log of the library.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
+use tracing::dispatcher::has_been_set;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
 
+use super::lines::{Lines, LogFile, expand};
 use super::value::{self, Parsed};
-use crate::quiet;
 
 /// What is logged, and where to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,47 +53,17 @@ pub(super) fn file(text: &str) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
-/// A pattern of this process.
-fn expand(pattern: &str) -> String {
-    pattern.replace("%p", &std::process::id().to_string())
-}
-
 impl Log {
     /// Begins to log, and returns whether it did: not in a process where somebody else, or an earlier call, has begun already.
     ///
     /// # Errors
     /// The file cannot be written: a sentence.
     pub fn start(&self) -> Result<bool, String> {
-        let builder = tracing_subscriber::fmt().with_max_level(self.level).with_target(false).with_ansi(false);
-        // It would complain to standard error, which may be what is broken.
-        let builder = builder.log_internal_errors(false);
-        let begun = match &self.file {
-            None => set_global_default(builder.with_writer(|| Lines(io::stderr())).finish()),
-            Some(pattern) => {
-                let name = expand(pattern);
-                let file = open(&name).map_err(|e| format!("cannot write the log file '{name}': {e}"))?;
-                let file = Arc::new(file);
-                set_global_default(builder.with_writer(move || Lines(file.clone())).finish())
-            }
-        };
-        Ok(begun.is_ok())
-    }
-}
-
-fn open(name: &str) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(name)
-}
-
-/// Where lines go, in one call each, so that no lock is needed: a lock that is held while the program forks would never be released
-/// in the child.
-struct Lines<F>(F);
-
-impl<F: AsFd> io::Write for Lines<F> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        quiet::write(self.0.as_fd(), bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        // A child may not be able to open the file that it logs to.
+        if has_been_set() {
+            return Ok(false);
+        }
+        let file = self.file.as_deref().map(LogFile::open).transpose()?;
+        Ok(set_global_default(Lines::new(self.level, file)).is_ok())
     }
 }

@@ -4,6 +4,7 @@
 //! [`Options::devices`] makes of it what [`Nic::open`](crate::Nic::open) takes.
 
 mod address;
+mod lines;
 mod log;
 mod runtime;
 mod table;

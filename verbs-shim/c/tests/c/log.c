@@ -1,4 +1,4 @@
-/* A program whose standard error is a pipe that nobody reads any more, or a file that may not grow. */
+/* A program whose standard error is a pipe that nobody reads any more, or a file that may not grow; and one whose log is a file. */
 #include "check.h"
 #include <sys/resource.h>
 
@@ -25,8 +25,47 @@ static bool waits(int signal) {
     return sigismember(&set, signal);
 }
 
+static void refused(struct ibv_context *ctx) {
+    NULL_WITH(ibv_create_cq(ctx, 0, NULL, NULL, 0), EINVAL); /* which is logged */
+}
+
+/* Like a daemon, it goes elsewhere and closes all descriptors. What it opens after that gets their numbers, and no lines. */
+static void closes(void) {
+    struct ibv_context *ctx = open_device(0);
+    IS(chdir("/"), 0);
+    close_range(3, ~0u, 0);
+    int files[64];
+    for (int i = 0; i < 64; i++)
+        CHECK((files[i] = memfd_create("mine", 0)) >= 0);
+    refused(ctx);
+    for (int i = 0; i < 64; i++)
+        IS(lseek(files[i], 0, SEEK_END), 0);
+}
+
+/* A child has a device of its own, and a log. */
+static void forks(void) {
+    refused(open_device(0));
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (!pid) {
+        refused(open_device(0));
+        exit(0);
+    }
+    int status;
+    IS(waitpid(pid, &status, 0), pid);
+    IS(status, 0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc > 1);
+    if (!strcmp(argv[1], "closes")) {
+        closes();
+        return 0;
+    }
+    if (!strcmp(argv[1], "forks")) {
+        forks();
+        return 0;
+    }
     bool is_pipe = !strcmp(argv[1], "pipe");
     int signal = is_pipe ? SIGPIPE : SIGXFSZ;
     if (argc > 2) {
@@ -36,15 +75,15 @@ int main(int argc, char **argv) {
     }
     struct ibv_context *ctx = open_device(0);
     is_pipe ? broken_pipe() : full_file();
-    NULL_WITH(ibv_create_cq(ctx, 0, NULL, NULL, 0), EINVAL); /* which is logged */
+    refused(ctx);
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, signal);
     IS(pthread_sigmask(SIG_BLOCK, &set, NULL), 0);
-    NULL_WITH(ibv_create_cq(ctx, 0, NULL, NULL, 0), EINVAL);
+    refused(ctx);
     CHECK(!waits(signal));
     IS(raise(signal), 0);
-    NULL_WITH(ibv_create_cq(ctx, 0, NULL, NULL, 0), EINVAL);
+    refused(ctx);
     CHECK(waits(signal));
     IS(ibv_close_device(ctx), 0);
     return 0;
