@@ -7,7 +7,7 @@ use crate::abi::{arg, code, export, pointer, waiting};
 use crate::bindings::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::context::{Context, Kind};
 use crate::cq::Cq;
-use crate::errno::{EBUSY, EINVAL, Errno};
+use crate::errno::{EBUSY, EINVAL, EIO, Errno};
 use crate::event::EventQueue;
 
 /// A completion channel. `refcnt` of the public part counts completion queues, under the lock of the queue.
@@ -93,6 +93,10 @@ export!(
             let channel = unsafe { Channel::of(channel)? };
             if cq.is_null() || cq_context.is_null() {
                 return Err(EINVAL);
+            }
+            // In a child, events are the parent's, though it has their descriptor.
+            if channel.context.is_dead() {
+                return Err(EIO);
             }
             Ok(channel.events.take(|taken| {
                 let taken = unsafe { &*taken };

@@ -74,8 +74,11 @@ impl Context {
         unsafe { (*self.card.get()).as_ref() }.ok_or(EIO)
     }
 
-    /// Its descriptors. `EIO` if it is closed.
+    /// Its descriptors. `EIO` as for the card: what is in them is the parent's.
     pub(crate) fn files(&self) -> Result<&Files, Errno> {
+        if self.is_dead() {
+            return Err(EIO);
+        }
         // As with the card.
         unsafe { (*self.files.get()).as_ref() }.ok_or(EIO)
     }

@@ -195,6 +195,10 @@ impl Cq {
     }
 
     fn acknowledge(&self, counter: *mut u32, events: u32) {
+        // Nobody waits for it, and in a child the mutex may be locked for ever.
+        if self.context.is_dead() {
+            return;
+        }
         let public = self.public();
         unsafe {
             libc::pthread_mutex_lock(&raw mut (*public).mutex);

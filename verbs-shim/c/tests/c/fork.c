@@ -6,12 +6,25 @@ enum { POPENS = 300 };
 
 static struct side a, b;
 static struct ibv_ah *to_b;
+static struct ibv_comp_channel *channel;
+static struct ibv_cq *told;
 
 static void exchange(void) {
     IS(recv_at(&b, 1, 0, 64), 0);
     IS(send_from(&a, 2, 0, 64, to_b, b.qp->qp_num), 0);
     IS(wait_wc(a.cq, 10).status, IBV_WC_SUCCESS);
     IS(wait_wc(b.cq, 10).status, IBV_WC_SUCCESS);
+}
+
+/* An event, by a completion that nobody takes. */
+static void event_of_told(void) {
+    struct ibv_qp *qp = make_qp(a.pd, told, false, 0, 0);
+    CHECK(qp);
+    IS(to_init(qp), 0);
+    IS(recv_empty(qp, a.mr, 1), 0);
+    IS(ibv_req_notify_cq(told, 0), 0);
+    IS(to_state(qp, IBV_QPS_ERR), 0); /* which flushes the receive */
+    IS(ibv_destroy_qp(qp), 0);
 }
 
 /* What the parent opened is dead; what the child opens works. */
@@ -25,6 +38,14 @@ static void child(void) {
     NULL_WITH(ibv_reg_mr(a.pd, &wc, sizeof wc, 0), EIO);
     NULL_WITH(ibv_create_cq(a.ctx, 10, NULL, NULL, 0), EIO);
     IS(to_state(a.qp, IBV_QPS_ERR), EIO);
+    struct ibv_cq *cq;
+    void *ctx;
+    struct ibv_async_event event;
+    MINUS_WITH(ibv_get_cq_event(channel, &cq, &ctx), EIO); /* though there is one */
+    MINUS_WITH(ibv_get_async_event(a.ctx, &event), EIO);
+    ibv_ack_cq_events(told, 1);
+    IS(ibv_destroy_cq(told), 0);
+    IS(ibv_destroy_comp_channel(channel), 0);
     union ibv_gid gid;
     MINUS_WITH(ibv_query_gid(a.ctx, 1, 0, &gid), EIO);
     /* Objects of the parent may be let go. */
@@ -60,7 +81,10 @@ int main(void) {
     b = make_side(false, 7);
     CHECK(to_b = make_ah(a.pd, b.gid));
     exchange();
+    CHECK(channel = ibv_create_comp_channel(a.ctx));
+    CHECK(told = ibv_create_cq(a.ctx, 10, NULL, channel, 0));
     for (int i = 0; i < 3; i++) {
+        event_of_told();
         pid_t pid = fork();
         CHECK(pid >= 0);
         if (!pid) {
@@ -72,7 +96,16 @@ int main(void) {
         IS(waitpid(pid, &status, 0), pid);
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         exchange();
+        /* The event is there still. */
+        struct ibv_cq *cq;
+        void *ctx;
+        IS(fcntl(channel->fd, F_SETFL, O_NONBLOCK), 0);
+        IS(ibv_get_cq_event(channel, &cq, &ctx), 0);
+        CHECK(cq == told);
+        ibv_ack_cq_events(told, 1);
     }
+    IS(ibv_destroy_cq(told), 0);
+    IS(ibv_destroy_comp_channel(channel), 0);
     /* A fork while a thread is in the library. */
     bool stop = false;
     pthread_t t;
