@@ -171,7 +171,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         if let Some(td) = td {
             td.users.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Pd::make(context, parent.id, Some((parent, td))))
+        // Wherever it is asked for, it belongs where the domain does, as in rdma-core.
+        Ok(Pd::make(parent.context, parent.id, Some((parent, td))))
     })
 }
 

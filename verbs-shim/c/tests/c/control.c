@@ -616,6 +616,17 @@ static void domains(struct ibv_pd *pd) {
     CHECK(parent = ibv_alloc_parent_domain(ctx, &attr));
     IS(ibv_dealloc_pd(parent), 0);
     IS(ibv_dealloc_td(td), 0);
+    /* It lives where the domain does, whatever context it was asked of. */
+    struct ibv_context *other = open_device(0);
+    attr.comp_mask = 0;
+    attr.td = NULL;
+    CHECK(parent = ibv_alloc_parent_domain(other, &attr));
+    CHECK(parent->context == ctx);
+    IS(ibv_close_device(other), 0);
+    CHECK(mr = ibv_reg_mr(parent, mem, sizeof mem, IBV_ACCESS_LOCAL_WRITE));
+    IS(ibv_dereg_mr(mr), 0);
+    IS(ibv_dealloc_pd(pd), EBUSY);
+    IS(ibv_dealloc_pd(parent), 0);
     td_attr.comp_mask = 1;
     NULL_WITH(ibv_alloc_td(ctx, &td_attr), EOPNOTSUPP);
     attr.td = NULL;
