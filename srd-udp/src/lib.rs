@@ -33,4 +33,6 @@ pub use endpoint::{Endpoint, EndpointStats, Message, Options, SendError, StartEr
 pub use error::BindError;
 pub use options::{Offload, UdpOptions, WaitMode};
 pub use stats::UdpStats;
+#[doc(hidden)]
+pub use sys::spare_standard;
 pub use waker::Waker;

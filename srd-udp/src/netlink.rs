@@ -9,6 +9,8 @@ use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage, Rout
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
+use crate::sys::spare_standard;
+
 /// Dumps come in pieces of at most this many bytes.
 const BUFFER: usize = 64 << 10;
 /// Messages of an answer that we read at most: no host has so many addresses or links.
@@ -33,7 +35,7 @@ impl Netlink {
     /// # Errors
     /// The kernel's answer.
     pub fn open() -> io::Result<Netlink> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        let mut socket = spare_standard(Socket::new(NETLINK_ROUTE)?)?;
         socket.bind(&netlink_sys::SocketAddr::new(0, 0))?;
         socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
         Ok(Netlink { socket, buffer: Vec::with_capacity(BUFFER), sequence: 0 })

@@ -117,7 +117,7 @@ pub(crate) fn knows_gso(socket: &Socket) -> bool {
 }
 
 fn open(addr: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = sys::spare_standard(Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?)?;
     if addr.is_ipv6() {
         socket.set_only_v6(true)?;
     }

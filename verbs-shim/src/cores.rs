@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
+use srd_udp::spare_standard;
+
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Cores {
@@ -15,7 +17,7 @@ impl Cores {
     pub(crate) fn new() -> Cores {
         // Those of the host, as what runs is told for the host.
         let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN).ok().flatten().unwrap_or(1);
-        Cores { load: File::open("/proc/loadavg").ok(), count: count as u64 }
+        Cores { load: File::open("/proc/loadavg").and_then(spare_standard).ok(), count: count as u64 }
     }
 
     /// Whether others than the caller want more cores than there are. Takes a few microseconds.

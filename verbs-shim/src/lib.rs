@@ -42,4 +42,6 @@ pub use srd_core::card::{
     self, Access, CardError, CardEvent, CardOptions, Completion, CqId, Gid, MrKeys, Opcode, PdId, Profile, QpAttr,
     QpCap, QpInit, QpModify, QpState, QpType, SendData, SendOp, SendOps, SendWr, Sge, Status,
 };
+#[doc(hidden)]
+pub use srd_udp::spare_standard;
 pub use srd_xdp::DriverChoice;

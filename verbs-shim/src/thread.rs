@@ -10,6 +10,7 @@
 //! does not wait for a core, and is looked after the more often the more often it was found so. A thread that is told to spin
 //! ([`WaitMode::Spin`]) has a core of its own, and takes over after microseconds.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
-use srd_udp::WaitMode;
+use srd_udp::{WaitMode, spare_standard};
 
 use crate::cancel::NoCancel;
 use crate::cores::Cores;
@@ -61,10 +62,13 @@ pub(crate) struct Shift {
 }
 
 impl Shift {
-    pub(crate) fn new() -> nix::Result<Shift> {
+    pub(crate) fn new() -> io::Result<Shift> {
+        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let event = spare_standard(OwnedFd::from(event))?;
         Ok(Shift {
             state: AtomicU8::new(AWAKE),
-            event: Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?),
+            // SAFETY: it is what it was.
+            event: Arc::new(unsafe { EventFd::from_owned_fd(event) }),
             turns: AtomicU64::new(0),
             driver: AtomicI32::new(0),
             leaving: AtomicBool::new(false),

@@ -118,7 +118,7 @@ impl Pu {
                 patience: Patience::default(),
                 sleeps_until: Time::ZERO,
             }),
-            shift: Shift::new().map_err(std::io::Error::from)?,
+            shift: Shift::new()?,
             common: common.clone(),
             cores_are_scarce: AtomicBool::new(false),
             unpublished: AtomicBool::new(true),

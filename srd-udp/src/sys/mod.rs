@@ -9,6 +9,7 @@ mod cmsg;
 mod msg;
 mod opt;
 mod sleep;
+mod standard;
 
 pub(crate) use addr::RawAddr;
 pub(crate) use clock::{monotonic_ns, realtime_ns};
@@ -16,3 +17,4 @@ pub(crate) use cmsg::Control;
 pub(crate) use msg::{MAX_MESSAGES, drain_errors, has_arrivals, receive, send, send_many, send_small};
 pub(crate) use opt::{drops, get_int, set_int};
 pub(crate) use sleep::{EventFd, MAX_POLLED, fine_timers, poll};
+pub use standard::spare_standard;

@@ -24,7 +24,7 @@ impl EventFd {
         }
         // SAFETY: the kernel has just returned this open descriptor, so nobody else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(EventFd(File::from(fd)))
+        Ok(EventFd(File::from(super::spare_standard(fd)?)))
     }
 
     /// Makes it readable.

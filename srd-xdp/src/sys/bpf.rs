@@ -94,7 +94,7 @@ impl Attr {
         // SAFETY: the caller vouches for the pointers.
         let fd = unsafe { self.call(command) }?;
         // SAFETY: the kernel has just returned this open descriptor, so nobody else owns it.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        srd_udp::spare_standard(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 

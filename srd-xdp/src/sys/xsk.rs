@@ -307,7 +307,7 @@ fn socket() -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel has just returned this open descriptor, so nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    srd_udp::spare_standard(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl AsFd for Xsk {

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use verbs_shim::lock::Mutex;
-use verbs_shim::{CardEvent, CqId, Nic, NicSink};
+use verbs_shim::{CardEvent, CqId, Nic, NicSink, spare_standard};
 
 use crate::abi::{code, export, pointer};
 use crate::async_event::Overrun;
 use crate::bindings::{ibv_context, ibv_context_ops, ibv_device, ibv_pd, ibv_qp, ibv_recv_wr, verbs_context};
 use crate::cq::Cq;
 use crate::device::{Card, Device, resolve};
-use crate::errno::{EBUSY, EINVAL, EIO, EOPNOTSUPP, Errno};
+use crate::errno::{EBUSY, EINVAL, EIO, EMFILE, EOPNOTSUPP, Errno};
 use crate::event::EventQueue;
 use crate::{cq, cq_ex, fork, log, pd_mr, post, qp, query};
 
@@ -233,7 +233,7 @@ export!(
             if cmd_fd < 0 {
                 return Err(Errno::last());
             }
-            let cmd_fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
+            let cmd_fd = spare_standard(unsafe { OwnedFd::from_raw_fd(cmd_fd) }).map_err(|_| EMFILE)?;
             let card = known.acquire()?;
             // All fields of the structure are numbers and optional pointers.
             let mut public: verbs_context = unsafe { std::mem::zeroed() };

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
+use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr::null_mut;
 
 use verbs_shim::cancel::NoCancel;
 use verbs_shim::lock::Mutex;
+use verbs_shim::spare_standard;
 
 use crate::abi::Attempt;
 use crate::errno::Errno;
@@ -44,7 +46,11 @@ const SILENT: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 impl<T> EventQueue<T> {
     /// An empty queue.
     pub(crate) fn new() -> Result<EventQueue<T>, Errno> {
-        let (near, far) = UnixStream::pair().map_err(|error| error.raw_os_error().map_or(crate::errno::EIO, Errno))?;
+        let pair = || {
+            let (near, far) = UnixStream::pair()?;
+            Ok((spare_standard(near)?, spare_standard(far)?))
+        };
+        let (near, far) = pair().map_err(|error: io::Error| error.raw_os_error().map_or(crate::errno::EIO, Errno))?;
         let events = Mutex::new(Events { queue: VecDeque::new(), told: 0 });
         Ok(EventQueue { fd: near.into(), far: far.into(), events })
     }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use verbs_shim::cancel::NoCancel;
 use verbs_shim::counters::{self, Identity};
 use verbs_shim::lock::Mutex;
-use verbs_shim::{Gid, NicConfig};
+use verbs_shim::{Gid, NicConfig, spare_standard};
 
 use crate::abi::{export, minus_one, quiet};
 use crate::errno::{EINVAL, Errno};
@@ -176,7 +176,8 @@ fn lock(path: &Path) -> io::Result<File> {
         .write(true)
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
-        .open(path)?;
+        .open(path)
+        .and_then(spare_standard)?;
     // SAFETY: no memory is passed.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
         Ok(file)

@@ -376,6 +376,21 @@ fn verbs_work_as_long_as_a_thread_does() {
     assert_eq!((count("command refused"), count("ended with 9"), said.lines().count()), (4, 1, 5), "{said}");
 }
 
+/// What it prints there must not go to a peer.
+#[test]
+fn standard_output_is_the_programs_even_if_it_is_closed() {
+    let bench = Bench::new();
+    let program = bench.compile("standard");
+    for log in [None, Some(bench.path().join("log"))] {
+        let mut command = bench.command("sh");
+        command.args(["-c", "exec \"$0\" <&- >&- 2>&-"]).arg(&program).env("SRD_DEVICES", "2");
+        if let Some(log) = log {
+            command.env("SRD_LOG_FILE", log);
+        }
+        bench.run(&mut command);
+    }
+}
+
 /// `errno` says what the process may not have, so that a program knows what to ask its user for.
 #[test]
 fn what_the_process_lacks_is_told_by_errno() {

@@ -11,6 +11,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use srd_udp::spare_standard;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Metadata, Subscriber, span};
@@ -134,7 +135,7 @@ impl LogFile {
         let open = || {
             let whole = std::path::absolute(pattern)?.into_os_string().into_string();
             let pattern = whole.unwrap_or_else(|_| pattern.to_owned());
-            let file = append(&pattern)?;
+            let file = spare_standard(append(&pattern)?)?;
             Ok(LogFile { identity: identity(&file)?, file, pattern, owner: std::process::id() })
         };
         open().map_err(|e: io::Error| format!("cannot write the log file '{}': {e}", expand(pattern)))
