@@ -22,7 +22,17 @@ const HUGE: usize = 2 << 20;
 impl Mapping {
     /// Zeroed memory of its own, `len` bytes or a little more; of huge pages, if there are any to be had. There are pages only
     /// when they are used, or registered with the kernel.
+    ///
+    /// Children do not have it. The kernel must not let parent and child share its pages until one of them writes, since it keeps
+    /// those that it was given; it copies all of them at each fork (since Linux 5.12), or forgets to.
     pub(super) fn anonymous(len: usize) -> io::Result<Mapping> {
+        let map = Mapping::private(len)?;
+        // SAFETY: the range is exactly the mapping, and the advice changes nothing of what it contains.
+        let kept = unsafe { libc::madvise(map.start().cast(), map.len, libc::MADV_DONTFORK) } == 0;
+        if kept { Ok(map) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn private(len: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let huge = flags | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
         if let Ok(mut map) = Mapping::map(len.next_multiple_of(HUGE), huge, -1, 0) {
@@ -85,5 +95,21 @@ impl Drop for Mapping {
         // SAFETY: this is exactly what mmap returned, and nobody uses it any more: pointers into it live in values that
         // own the mapping.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mark of the kernel ("don't copy area on fork", proc(5)).
+    #[test]
+    fn children_do_not_have_it() {
+        let map = Mapping::anonymous(1 << 16).expect("memory");
+        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("what is mapped");
+        let from = format!("{:x}-", map.start().addr());
+        let ours = smaps.lines().skip_while(|line| !line.starts_with(&from));
+        let flags = ours.into_iter().find_map(|line| line.strip_prefix("VmFlags:")).expect("flags");
+        assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
     }
 }
