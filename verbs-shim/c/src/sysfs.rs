@@ -8,7 +8,7 @@
 //! directories of those that were killed, and removes them. A child that has closed the descriptor of the lock makes a directory
 //! of its own when it asks for devices.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, OsString, c_char, c_int};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use verbs_shim::cancel::NoCancel;
 use verbs_shim::counters::{self, Identity};
 use verbs_shim::lock::Mutex;
+use verbs_shim::options;
 use verbs_shim::{Gid, NicConfig, spare_standard};
 
 use crate::abi::{export, minus_one, quiet};
@@ -79,13 +80,18 @@ fn set_up(devices: &[NicConfig]) -> Result<(), String> {
     let base = config::runtime_dir()?;
     let tree = Tree::make(&base, devices).map_err(|error| format!("{}: {error}", base.display()))?;
     // A parent process may have set it for itself.
-    if std::env::var_os(VARIABLE).is_none_or(|set| is_ours(&base, Path::new(&set))) {
+    if set_by_user().is_none_or(|set| is_ours(&base, Path::new(&set))) {
         // As early as it can be: before the program could have started a thread that reads the environment, unless it loads
         // us later, which nothing can be done about.
         unsafe { std::env::set_var(VARIABLE, &tree.root) };
     }
     TREE.store(Box::into_raw(Box::new(tree)), Ordering::Release);
     Ok(())
+}
+
+/// What the variable says, if it counts: as in rdma-core, not in a process that may do what its user may not.
+fn set_by_user() -> Option<OsString> {
+    if options::is_set_id() { None } else { std::env::var_os(VARIABLE) }
 }
 
 /// Runs when the process exits.
@@ -212,10 +218,10 @@ export!(
     "IBVERBS_1.0",
     fn ibv_get_sysfs_path() -> *const c_char {
         static PATH: OnceLock<CString> = OnceLock::new();
-        let set = std::env::var_os(VARIABLE).map_or_else(|| PathBuf::from("/sys"), PathBuf::from);
+        let set = set_by_user();
         let path = match tree() {
-            Some(tree) if tree.root == set => &tree.path,
-            _ => PATH.get_or_init(|| c_path(&set)),
+            Some(tree) if options::is_set_id() || set.as_ref().is_some_and(|set| tree.root == **set) => &tree.path,
+            _ => PATH.get_or_init(|| c_path(set.as_deref().map_or(Path::new("/sys"), Path::new))),
         };
         path.as_ptr()
     }

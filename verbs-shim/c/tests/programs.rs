@@ -376,6 +376,32 @@ fn verbs_work_as_long_as_a_thread_does() {
     assert_eq!((count("command refused"), count("ended with 9"), said.lines().count()), (4, 1, 5), "{said}");
 }
 
+/// The environment of a program that may do more than its user does not say which files it writes.
+#[test]
+fn set_user_id_programs_take_no_options_from_their_users() {
+    // SAFETY: no memory is passed.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let bench = Bench::new();
+    let program = bench.compile_for_all(
+        "privileged",
+        "#include \"check.h\"\n\
+         const char *ibv_get_sysfs_path(void);\n\
+         int main(void) { CHECK(geteuid() == 0 && getuid() == 12345);\n\
+         CHECK(ibv_get_device_list(NULL)); CHECK(strcmp(ibv_get_sysfs_path(), getenv(\"EVIL\"))); return 0; }\n",
+    );
+    let log = bench.path().join("log");
+    let script = "set -e; chmod 755 \"$1\"; chmod 4755 \"$2\"
+        exec setpriv --reuid 12345 --regid 12345 --clear-groups \"$2\"";
+    let mut command = bench.command("sh");
+    command.args(["-c", script, "sh"]).arg(bench.path()).arg(&program).env("SRD_PROFILE", "efa9");
+    command.env("SRD_LOG_FILE", &log).env("SYSFS_PATH", bench.path()).env("EVIL", bench.path());
+    bench.run(&mut command);
+    assert!(!log.exists());
+}
+
 /// What it prints there must not go to a peer.
 #[test]
 fn standard_output_is_the_programs_even_if_it_is_closed() {

@@ -18,6 +18,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nix::unistd::{getegid, geteuid, getgid, getuid};
 use srd_core::card::{CardOptions, Gid, Profile};
 use srd_core::{Checksum, Config, ConfigError, Span};
 use srd_udp::{UdpOptions, WaitMode};
@@ -359,12 +360,21 @@ impl Options {
     }
 }
 
-/// An option's value in the environment, if it has one there.
+/// Whether the process may do what its user may not (set-user-ID and the like). The environment is the user's then, and does not say
+/// which files to write.
+pub fn is_set_id() -> bool {
+    getuid() != geteuid() || getgid() != getegid()
+}
+
+/// An option's value in the environment, if it has one there that counts.
 ///
 /// # Errors
 /// It is no text.
 pub fn from_env(option: &'static Opt) -> Result<Option<(Source, String)>, OptionError> {
     let name = option.variable();
+    if is_set_id() {
+        return Ok(None);
+    }
     match std::env::var_os(&name).filter(|value| !value.is_empty()).map(std::ffi::OsString::into_string) {
         None => Ok(None),
         Some(Ok(value)) => Ok(Some((Source::Environment, value))),

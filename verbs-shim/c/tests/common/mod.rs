@@ -37,12 +37,25 @@ impl Bench {
 
     /// Compiles a program that was made up.
     pub(crate) fn compile_text(&self, name: &str, text: &str) -> PathBuf {
+        self.compile_file(&self.source(name, text), name)
+    }
+
+    /// The same, and it finds the library without being told by its environment.
+    pub(crate) fn compile_for_all(&self, name: &str, text: &str) -> PathBuf {
+        self.compile_with(&[&format!("-Wl,-rpath,{}", self.path().display())], &self.source(name, text), name)
+    }
+
+    fn source(&self, name: &str, text: &str) -> PathBuf {
         let source = self.path().join(name).with_extension("c");
         std::fs::write(&source, text).expect("a file");
-        self.compile_file(&source, name)
+        source
     }
 
     fn compile_file(&self, source: &Path, name: &str) -> PathBuf {
+        self.compile_with(&[], source, name)
+    }
+
+    fn compile_with(&self, flags: &[&str], source: &Path, name: &str) -> PathBuf {
         let program = self.path().join(name);
         let mut cc = Command::new("cc");
         cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread", "-o"]);
@@ -52,7 +65,7 @@ impl Bench {
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c"))
             .arg("-L")
             .arg(self.path());
-        cc.args(["-l:libibverbs.so.1", "-l:libefa.so.1", "-ldl"]);
+        cc.args(["-l:libibverbs.so.1", "-l:libefa.so.1", "-ldl"]).args(flags);
         let out = cc.output().expect("cc runs");
         assert!(
             out.status.success(),
