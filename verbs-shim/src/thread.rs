@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
@@ -318,8 +319,11 @@ fn sleep(pu: &Pu, readiness: &[OwnedFd], timeout: Option<Duration>) -> Result<()
     fds.push(PollFd::new(shift.event.as_fd(), PollFlags::POLLIN));
     fds.extend(readiness.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
     let timeout = timeout.map(TimeSpec::from_duration);
-    if ppoll(&mut fds, timeout, None).is_ok() && fds[0].any().unwrap_or(false) {
-        let _ = shift.event.read();
+    match ppoll(&mut fds, timeout, None) {
+        Ok(_) if fds[0].any().unwrap_or(false) => _ = shift.event.read(),
+        Ok(_) | Err(Errno::EINTR) => {}
+        // The program has lowered the limit of descriptors (`RLIMIT_NOFILE`) below their number, as sandboxes do.
+        Err(_) => std::thread::sleep(LOOK),
     }
     // One cannot sleep on it any more, and nothing else may tell.
     if fds.iter().any(|fd| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLNVAL))) {
