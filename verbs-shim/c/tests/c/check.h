@@ -1,5 +1,6 @@
 /* What the C programs of the tests share. Every check prints where it failed and ends the program. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -76,6 +77,17 @@ static inline double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+/* Threads of this process. */
+static inline int thread_count(void) {
+    DIR *dir = opendir("/proc/self/task");
+    CHECK(dir);
+    int n = 0;
+    for (struct dirent *entry; (entry = readdir(dir));)
+        n += entry->d_name[0] != '.';
+    closedir(dir);
+    return n;
 }
 
 static inline struct ibv_context *open_device(int index) {

@@ -1,17 +1,5 @@
 /* A program that closes all descriptors, as those do that become daemons, has closed those of its devices, too. */
 #include "check.h"
-#include <dirent.h>
-
-/* Threads of this process. */
-static int threads(void) {
-    DIR *dir = opendir("/proc/self/task");
-    CHECK(dir);
-    int n = 0;
-    for (struct dirent *entry; (entry = readdir(dir));)
-        n += entry->d_name[0] != '.';
-    closedir(dir);
-    return n;
-}
 
 int main(int argc, char **argv) {
     CHECK(argc == 2);
@@ -29,7 +17,7 @@ int main(int argc, char **argv) {
     /* Either it polls, or its thread has to find out. */
     double end = now() + 60;
     if (!strcmp(argv[1], "sleeps"))
-        while (threads() > 1) {
+        while (thread_count() > 1) {
             CHECK(now() < end);
             usleep(1000);
         }
@@ -38,7 +26,7 @@ int main(int argc, char **argv) {
     struct ibv_wc wc;
     for (int i = 0; i < 1000; i++)
         IS(ibv_poll_cq(s.cq, 1, &wc), 0);
-    while (threads() > 1)
+    while (thread_count() > 1)
         CHECK(now() < end);
     IS(send_from(&s, 6, 0, 64, ah, s.qp->qp_num), EINVAL);
     IS(recv_at(&s, 7, 0, 128), EINVAL);

@@ -1,6 +1,5 @@
 /* Devices that are opened, closed and left behind. */
 #include "check.h"
-#include <dirent.h>
 
 static int count(const char *dir) {
     DIR *d = opendir(dir);
