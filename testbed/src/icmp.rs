@@ -86,12 +86,12 @@ impl Host {
     }
 
     /// Waits until this host's kernel has learned something about the way to
-    /// `to`, which it will forget; `false` if it does not within a second.
+    /// `to`, which it will forget; `false` if it does not within a minute.
     ///
     /// # Errors
     /// [`Error::Tool`] if there is no route, or no such host any more.
     pub fn learns_about(&self, to: IpAddr) -> Result<bool, Error> {
-        let end = Instant::now() + Duration::from_secs(1);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             let route = tools::run("ip", &["-n", &self.namespace, "route", "get", &to.to_string()], "")?;
             if route.contains("expires") || Instant::now() > end {

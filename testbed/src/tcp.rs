@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -107,7 +107,6 @@ impl Report {
 /// Flows on their way; see [`Load::start`].
 #[derive(Debug)]
 pub struct Running {
-    start: Instant,
     bin: Duration,
     senders: Vec<JoinHandle<()>>,
     receivers: Vec<JoinHandle<Received>>,
@@ -119,6 +118,7 @@ pub struct Running {
 
 #[derive(Debug, Default)]
 struct Shared {
+    start: OnceLock<Instant>,
     received: AtomicU64,
     is_stopped: AtomicBool,
 }
@@ -152,7 +152,6 @@ impl Load {
         let shared = Arc::new(Shared::default());
         let barrier = Arc::new(Barrier::new(2 * self.flows + 1));
         let mut running = Running {
-            start: Instant::now(),
             bin: self.bin,
             senders: Vec::new(),
             receivers: Vec::new(),
@@ -172,8 +171,10 @@ impl Load {
             running.senders.push(small_thread("tcp sender", move || end.send(sender))?);
             running.receivers.push(small_thread("tcp receiver", move || other.receive(receiver))?);
         }
+        // Once all are there: whoever gets a core late has not begun later.
         barrier.wait();
-        running.start = Instant::now();
+        shared.start.get_or_init(Instant::now);
+        barrier.wait();
         Ok(running)
     }
 
@@ -266,10 +267,16 @@ struct End {
 }
 
 impl End {
+    /// Waits for the common start, and says when that was.
+    fn start(&self) -> Instant {
+        self.barrier.wait();
+        self.barrier.wait();
+        *self.shared.start.get().expect("set between the two")
+    }
+
     fn send(self, mut socket: TcpStream) {
         let chunk = vec![0x5a; 64 << 10];
-        self.barrier.wait();
-        let start = Instant::now();
+        let start = self.start();
         let mut left = match self.stop {
             Stop::Bytes { each, .. } => each,
             Stop::After(_) => u64::MAX,
@@ -292,8 +299,7 @@ impl End {
             Stop::Bytes { each, .. } => Some(each),
             Stop::After(_) => None,
         };
-        self.barrier.wait();
-        let start = Instant::now();
+        let start = self.start();
         let mut last = Duration::ZERO;
         while each != Some(seen.bytes) && !self.is_over(start) {
             match socket.read(&mut buffer) {

@@ -26,7 +26,7 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> (usize, SocketAddr) {
 
 /// One datagram there and back, echoed by a thread on the other host.
 fn echo(from: &Host, to: &Host, family: Family) {
-    let limit = Some(Duration::from_secs(10));
+    let limit = Some(Duration::from_secs(60));
     let server = to.enter(|| UdpSocket::bind((to.ip(family), 0))).unwrap().unwrap();
     server.set_read_timeout(limit).unwrap();
     let target = server.local_addr().unwrap();

@@ -17,23 +17,25 @@ fn until(what: &str, mut happens: impl FnMut() -> bool) {
 }
 
 #[test]
-fn rate_holds_within_a_tenth() {
+fn rate_is_reached_and_not_exceeded() {
     let rate = Rate::mbit(20);
     let Some(bed) = Clos::builder().spines(1).hosts_per_leaf(1).spine_rate(rate).for_test() else { return };
-    let load = Load { stop: Stop::After(Duration::from_secs(60)), ..Load::default() };
+    let load = Load { stop: Stop::After(Duration::from_secs(600)), ..Load::default() };
     let running = load.start(bed.host(0), bed.host(1)).unwrap();
-    let now = || {
+    let carried = || {
         let links = bed.link_stats().unwrap();
-        let up = links.iter().find(|l| l.leaf == 0 && l.direction == Direction::Up).unwrap();
-        (up.bytes, Instant::now())
+        links.iter().find(|l| l.leaf == 0 && l.direction == Direction::Up).unwrap().bytes
     };
     until("the link is full", || running.received() > 500_000);
-    let (bytes, start) = now();
+    // The counters are read between two readings of the clock each: for so long at most, and at least, it has carried this.
+    let (first, before, second) = (Instant::now(), carried(), Instant::now());
     until("2.5 MB more have passed", || running.received() > 3_000_000);
-    let (more, end) = now();
+    let (third, after, fourth) = (Instant::now(), carried(), Instant::now());
     running.stop();
-    let measured = (more - bytes) as f64 * 8.0 / (end - start).as_secs_f64();
-    assert!((0.9..1.1).contains(&(measured / rate.bits_per_second() as f64)), "{measured:.0} bit/s at {rate}");
+    let share = |time: Duration| (after - before) as f64 * 8.0 / time.as_secs_f64() / rate.bits_per_second() as f64;
+    assert!(share(fourth - first) < 1.1, "{} of {rate}", share(fourth - first));
+    // TCP, too, needs a core now and then.
+    assert!(share(third - second) > 0.5, "{} of {rate}", share(third - second));
 }
 
 #[test]
@@ -61,7 +63,7 @@ fn queue_is_bounded_in_bytes() {
 fn tcp_counts_what_it_carries() {
     let Some(pair) = Pair::builder().rate(Rate::mbit(50)).mtu(1_500).offload(false).for_test() else { return };
     let each = 250_000;
-    let stop = Stop::Bytes { each, limit: Duration::from_secs(60) };
+    let stop = Stop::Bytes { each, limit: Duration::from_secs(600) };
     let report = Load { flows: 4, stop, ..Load::default() }.run(pair.host(0), pair.host(1)).unwrap();
     assert!(report.flows.iter().all(|f| f.bytes == each && f.finished.is_some()), "{report:?}");
     assert_eq!(report.bins.iter().sum::<u64>(), 4 * each);
@@ -69,7 +71,7 @@ fn tcp_counts_what_it_carries() {
     assert!(report.goodput() < Rate::mbit(51), "{}", report.goodput());
 
     let bin = Duration::from_millis(1);
-    let stop = Stop::After(Duration::from_millis(200));
+    let stop = Stop::After(Duration::from_secs(1));
     let report = Load { flows: 2, stop, bin, ..Load::default() }.run(pair.host(1), pair.host(0)).unwrap();
     assert!(report.bytes() > 0 && report.flows.iter().all(|f| f.finished.is_none()), "{report:?}");
     assert!(report.bins.len() >= 10, "{report:?}");
@@ -78,12 +80,15 @@ fn tcp_counts_what_it_carries() {
 #[test]
 fn tcp_outlives_a_black_hole() {
     let Some(bed) = Clos::builder().spines(2).hosts_per_leaf(1).spine_rate(Rate::mbit(20)).for_test() else { return };
-    let stop = Stop::Bytes { each: 200_000, limit: Duration::from_secs(60) };
+    // More than leaves in the time that it takes to dig a hole, on however slow a machine.
+    let stop = Stop::Bytes { each: 600_000, limit: Duration::from_secs(600) };
     let running = Load { flows: 16, stop, ..Load::default() }.start(bed.host(0), bed.host(1)).unwrap();
     until("flows are under way", || running.received() > 200_000);
     bed.hole_spine(0).unwrap();
     let taken = || bed.link_drops().unwrap().iter().map(|l| l.impaired).sum::<u64>();
     until("the hole has taken something", || taken() > 0);
+    // Long enough that whoever is in it has to wait for a timeout.
+    thread::sleep(Duration::from_millis(300));
     bed.heal().unwrap();
     let report = running.join().unwrap();
     assert!(report.flows.iter().all(|f| f.finished.is_some()), "{report:?}");
@@ -104,13 +109,16 @@ fn tcp_over_ipv6_does_not_flee_a_dead_spine() {
 
 fn assert_flows_stay(family: Family) {
     let Some(bed) = Clos::builder().spines(2).hosts_per_leaf(1).spine_rate(Rate::mbit(20)).for_test() else { return };
-    let whole = Duration::from_secs(6);
-    let load = Load { flows: 32, stop: Stop::After(whole), family, ..Load::default() };
+    let load = Load { flows: 32, stop: Stop::After(Duration::from_secs(600)), family, ..Load::default() };
     let running = load.start(bed.host(0), bed.host(1)).unwrap();
     until("flows are under way", || running.received() > 2_000_000);
     bed.hole(0, 0, Direction::Up).unwrap();
+    let hole = Duration::from_secs(5);
+    thread::sleep(hole);
+    running.stop();
     let report = running.join().unwrap();
-    // 16 are expected; where a timeout moves a flow, about half as many stay stuck (the seed test tells for sure)
-    let stuck = report.flows.iter().filter(|f| f.longest_stall > whole.mul_f64(0.7)).count();
-    assert!((6..=26).contains(&stuck), "{stuck} of 32 flows are stuck: {report:?}");
+    // 16 are expected, fewer than 4 or more than 28 once in 400,000 beds; where a timeout moves a flow, about half as many stay
+    // stuck (the seed test tells for sure)
+    let stuck = report.flows.iter().filter(|f| f.longest_stall > hole.mul_f64(0.9)).count();
+    assert!((4..=28).contains(&stuck), "{stuck} of 32 flows are stuck: {report:?}");
 }
