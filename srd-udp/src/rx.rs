@@ -228,6 +228,9 @@ mod tests {
             let mut control = Control::new();
             control.push_segment(100);
             sys::send(from.as_fd(), Some(&addr), &[IoSlice::new(&[7; 250])], &control).expect("sent");
+            while !sys::has_arrivals(to.as_fd()) {
+                std::thread::yield_now();
+            }
         };
         // A lone datagram has been handed over, the socket was empty, and then came a burst.
         (receiver.lone, receiver.run) = (LONE - 1, 1);

@@ -145,15 +145,19 @@ fn oversize_is_lost_and_counted() {
 fn refusal_is_counted_and_harmless() {
     for addr in loopbacks() {
         let (mut a, mut b) = pair(addr);
-        let nobody = UdpSocket::bind(addr).unwrap().local_addr().unwrap();
-        for _ in 0..4 {
-            send_one(&mut a, nobody, 0, 100);
+        // A socket that talks to somebody else takes none of it, and nobody else gets its port.
+        let closed = UdpSocket::bind(addr).unwrap();
+        closed.connect(closed.local_addr().unwrap()).unwrap();
+        let (mut sent, start) = (0, a.now());
+        while sent < 4 || a.stats().refused == 0 {
+            send_one(&mut a, closed.local_addr().unwrap(), 0, 100);
+            sent += 1;
+            assert!(a.now().since(start) < Span::from_secs(60), "nothing is reported: {:?}", a.stats());
         }
         send_one(&mut a, b.local_addr(), 0, 100);
         receive(&mut b, 1);
         let stats = a.stats();
-        assert!(stats.refused >= 1, "{stats:?}");
-        assert_eq!((stats.singles, stats.dropped_other), (5, 0), "a report costs no datagram: {stats:?}");
+        assert_eq!((stats.singles, stats.dropped_other), (sent + 1, 0), "a report costs no datagram: {stats:?}");
     }
 }
 
@@ -175,13 +179,14 @@ fn overflow_is_counted() {
     for _ in 0..1000 {
         send_one(&mut a, b.local_addr(), 0, 1000);
     }
-    let mut got = 0;
-    while let n @ 1.. = b.recv(&mut |_, _| {}).unwrap() {
-        got += n as u64;
+    // The kernel delivers when it has the time.
+    let (mut got, end) = (0, b.now() + Span::from_secs(60));
+    while got + b.stats().rx_queue_drops < 1000 {
+        assert!(b.now() < end, "{got} received, {} dropped", b.stats().rx_queue_drops);
+        got += b.recv(&mut |_, _| {}).unwrap() as u64;
     }
-    let drops = b.stats().rx_queue_drops;
-    assert!(drops > 0);
-    assert_eq!(got + drops, 1000);
+    assert!(b.stats().rx_queue_drops > 0);
+    assert_eq!(got + b.stats().rx_queue_drops, 1000);
 }
 
 #[test]
