@@ -5,7 +5,7 @@ mod common;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use common::{Side, bed, options, xdp_at};
+use common::{PATIENCE, Side, bed, options, xdp_at};
 use srd_core::Span;
 use srd_xdp::XdpDriver;
 use testbed::{Family, Host, Pair};
@@ -168,7 +168,7 @@ impl Scene {
         self.wire.put(&marker.plain());
         let mut got: Vec<Vec<u8>> = Vec::new();
         while got.last().is_none_or(|last| last != b"the end") {
-            let next = self.victim.receive_until(1, Span::from_secs(5));
+            let next = self.victim.receive_until(1, PATIENCE);
             assert!(!next.is_empty(), "the marker does not arrive");
             got.extend(next.into_iter().map(|(_, bytes)| bytes));
         }

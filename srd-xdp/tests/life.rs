@@ -32,7 +32,7 @@ fn state(host: &Host) -> String {
 /// Waits for the end's state to be as it was. Programs that other tests start at this moment hold copies of our descriptors
 /// until they run, and with them the XDP program.
 fn settles(host: &Host, before: &str) {
-    for _ in 0..500 {
+    for _ in 0..3000 {
         if state(host) == before {
             return;
         }
@@ -310,7 +310,7 @@ fn works_with_a_generic_program(bed: &Pair, device: &str) {
 }
 
 fn settles_without_program(host: &Host, device: &str) {
-    for _ in 0..100 {
+    for _ in 0..3000 {
         if !output(host.command("ip").args(["link", "show", "dev", device])).contains("xdp") {
             return;
         }

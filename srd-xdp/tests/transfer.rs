@@ -40,7 +40,7 @@ fn exchange<A: Driver + Send, B: Driver + Send>(a: &mut Side<A>, b: &mut Side<B>
             let sent = add(&mut batch, &mem, b.addr(), i as u16, segment, len, header);
             a.send(&batch, &mem);
             let mut got: Vec<Vec<u8>> = Vec::new();
-            for _ in 0..250 {
+            for _ in 0..3000 {
                 let more = b.receive_until(sent.len() - got.len(), srd_core::Span::from_millis(20));
                 got.extend(more.into_iter().map(|(_, bytes)| bytes));
                 if got.len() == sent.len() {
@@ -149,6 +149,7 @@ fn what_the_network_says_about_a_datagram() {
             burst.finish();
             a.send(&batch, &Memory::new(0));
             // However late it is read, it arrived when it did.
+            b.await_arrival();
             let late = std::time::Duration::from_millis(20);
             std::thread::sleep(late);
             let (meta, bytes) = b.receive(1).remove(0);
@@ -177,8 +178,10 @@ fn a_spinning_loop_that_was_away_learns_when_datagrams_arrived() {
         assert!(b.receive_until(1, srd_core::Span::from_millis(30)).is_empty());
         std::thread::sleep(away);
         a.say(to, "it is noticed here that the loop was away");
+        b.await_arrival();
         b.receive(1);
         a.say(to, "so this one is stamped");
+        b.await_arrival();
         std::thread::sleep(away);
         let (meta, _) = b.receive(1).remove(0);
         assert!(std::time::Duration::from(b.driver.now().since(meta.at)) >= away, "stamped by the program");
@@ -258,7 +261,7 @@ fn bursts_longer_than_the_ring() {
         sent.extend(add(&mut batch, &mem, b.addr(), port, 1000, 65_000, 24));
     }
     a.send(&batch, &mem);
-    let got = b.receive_until(sent.len(), srd_core::Span::from_secs(5));
+    let got = b.receive_until(sent.len(), common::PATIENCE);
     let got: Vec<_> = got.into_iter().map(|(_, bytes)| bytes).collect();
     assert!(got == sent, "{} of {}: {:?} {:?}", got.len(), sent.len(), a.stats(), b.stats());
     let stats = a.stats();

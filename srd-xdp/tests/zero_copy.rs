@@ -4,7 +4,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{Memory, Side, add, bed, meet, options, udp_options, xdp_at};
+use common::{Memory, PATIENCE, Side, add, bed, meet, options, udp_options, xdp_at};
 use srd_core::{Driver as _, Span, TxBatch};
 use srd_xdp::{AnyDriver, DriverChoice, OpenError, WaitMode, XdpDriver, XdpOptions, ZeroCopy};
 use testbed::{Family, Pair};
@@ -41,7 +41,7 @@ fn flood(from: &mut Side<XdpDriver>, to: SocketAddr, count: usize) -> Vec<Vec<u8
 
 fn exchange(from: &mut Side<XdpDriver>, by: &mut Side<XdpDriver>, to: SocketAddr) {
     let sent = flood(from, to, 100);
-    let got: Vec<_> = by.receive_until(100, Span::from_secs(5)).into_iter().map(|(_, bytes)| bytes).collect();
+    let got: Vec<_> = by.receive_until(100, PATIENCE).into_iter().map(|(_, bytes)| bytes).collect();
     assert!(got == sent, "{} arrive: {:?} {:?}", got.len(), from.stats(), by.stats());
 }
 

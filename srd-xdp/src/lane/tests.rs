@@ -45,7 +45,7 @@ fn receiver(at: SocketAddr) -> (Lane, Filter, [u8; 6], Links) {
 
 /// The next frame, as it is, with what is before it. Bounded in time.
 fn next_frame(lane: &mut Lane) -> Vec<u8> {
-    for _ in 0..5000 {
+    for _ in 0..60_000 {
         lane.look();
         if let Some(piece) = lane.xsk.receive() {
             let frame = lane.xsk.bytes(&piece.frame)[piece.offset..][..piece.len].to_vec();

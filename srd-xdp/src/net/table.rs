@@ -316,9 +316,10 @@ mod tests {
 
     use super::*;
 
-    fn ip(host: &Host, args: &str) {
+    fn ip(host: &Host, args: &str) -> String {
         let out = host.command("ip").args(args.split(' ')).output().expect("ip starts");
         assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).expect("text")
     }
 
     /// A table for the end of the cable on this host.
@@ -368,6 +369,8 @@ mod tests {
         let Some(bed) = Pair::builder().mtu(1500).for_test() else { return };
         let host = bed.host(0);
         let ip = |args: &str| ip(host, args);
+        // That the other end is there, the kernel notices when it has the time, and tells.
+        while !ip("link show dev eth0").contains("state UP") {}
         let mut table = table(host);
         ip("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:02 dev eth0 nud permanent");
         ip("link add other type veth peer name more");

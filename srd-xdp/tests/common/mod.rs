@@ -6,12 +6,16 @@
 mod memory;
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
 pub(crate) use memory::{Memory, add};
 use srd_core::{Driver, RxMeta, SourcePort, Span, Time, TxBatch};
 use srd_udp::{UdpDriver, UdpOptions, WaitMode};
 use srd_xdp::{XdpDriver, XdpOptions, XdpStats};
 use testbed::{Family, Host, Pair, PairBuilder};
+
+/// Nothing that comes at all takes as long as this.
+pub(crate) const PATIENCE: Span = Span::from_secs(60);
 
 /// A pair of hosts that no packet has crossed yet; `None` where there are no test beds.
 pub(crate) fn bed(settings: PairBuilder) -> Option<Pair> {
@@ -55,7 +59,7 @@ fn await_carrier(host: &Host, device: &str) {
         let mut interfaces = nix::ifaddrs::getifaddrs().expect("interfaces");
         interfaces.any(|i| i.interface_name == device && i.flags.contains(nix::net::if_::InterfaceFlags::IFF_RUNNING))
     };
-    for _ in 0..2000 {
+    for _ in 0..6000 {
         if host.enter(is_up).expect("the host is there") {
             return;
         }
@@ -74,6 +78,17 @@ pub(crate) fn udp(host: &Host, family: Family) -> Side<UdpDriver> {
 impl Side<XdpDriver> {
     pub(crate) fn stats(&self) -> XdpStats {
         self.driver.stats()
+    }
+
+    /// Waits until something has arrived, without looking at it.
+    ///
+    /// # Panics
+    /// If nothing comes.
+    pub(crate) fn await_arrival(&self) {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let sockets = self.driver.readiness().expect("descriptors");
+        let mut fds: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
+        assert_ne!(poll(&mut fds, PollTimeout::from(60_000u16)), Ok(0), "nothing arrives");
     }
 }
 
@@ -99,23 +114,28 @@ impl<D: Driver + Send> Side<D> {
     /// Receives `count` datagrams, in order of arrival.
     ///
     /// # Panics
-    /// If they do not come within five seconds.
+    /// If they do not come.
     pub(crate) fn receive(&mut self, count: usize) -> Vec<(RxMeta, Vec<u8>)> {
-        let got = self.receive_until(count, Span::from_secs(5));
+        let got = self.receive_until(count, PATIENCE);
         assert_eq!(got.len(), count, "datagrams that arrived in time");
         got
     }
 
-    /// Receives up to `count` datagrams in a certain time.
+    /// Receives up to `count` datagrams in a certain time, of whose end it makes use, too: whoever has no core meanwhile gets
+    /// what has arrived, and hears the news that the driver looks for now and then.
     pub(crate) fn receive_until(&mut self, count: usize, time: Span) -> Vec<(RxMeta, Vec<u8>)> {
         let mut got = Vec::new();
         let end: Time = self.driver.now() + time;
-        while got.len() < count && self.driver.now() < end {
-            if self.driver.recv(&mut |meta, bytes| got.push((*meta, bytes.to_vec()))).expect("receive") == 0 {
+        loop {
+            let is_over = self.driver.now() >= end;
+            let more = self.driver.recv(&mut |meta, bytes| got.push((*meta, bytes.to_vec()))).expect("receive");
+            if got.len() >= count || is_over {
+                return got;
+            }
+            if more == 0 {
                 self.driver.wait(Some(end)).expect("wait");
             }
         }
-        got
     }
 }
 
