@@ -14,7 +14,7 @@ const DEPTH: usize = 64;
 /// Bytes of a message.
 const SIZE: usize = 4000;
 /// Whatever takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The first device that these options make.
 fn device(values: &[(&str, &str)]) -> NicConfig {
@@ -147,7 +147,8 @@ fn every_nth_send_is_forced_to_fail() {
 
 #[test]
 fn completions_are_shuffled() {
-    let outcome = transfer(&[("fault", "shuffle=32")], &[("fault", "shuffle=32")], 1000);
+    // Held back for so long that many are there to be shuffled, however far apart they come.
+    let outcome = transfer(&[("fault", "shuffle=32:10ms")], &[("fault", "shuffle=32:10ms")], 1000);
     is_complete(&outcome, 1000);
     let turned = |order: &[u64]| order.windows(2).filter(|w| w[0] > w[1]).count();
     let sent: Vec<u64> = outcome.sent.iter().map(|s| s.0).collect();
@@ -157,7 +158,8 @@ fn completions_are_shuffled() {
 #[test]
 fn a_peer_that_dies_is_noticed() {
     let began = Instant::now();
-    let values = [("fault", "dead=peer:127.0.0.1@20ms"), ("peer-timeout", "200ms")];
+    // Messages have gone there and back long before.
+    let values = [("fault", "dead=peer:127.0.0.1@2s"), ("peer-timeout", "1s")];
     let (a, b) = (side(&values), side(&[]));
     let ah = a.ah(&b);
     let mut posted = 0;
@@ -180,5 +182,5 @@ fn a_peer_that_dies_is_noticed() {
         }
     }
     let span = Span::from(began.elapsed());
-    assert!(span >= Span::from_millis(150), "too early: {span}");
+    assert!(span >= Span::from_millis(2500), "too early: {span}");
 }
