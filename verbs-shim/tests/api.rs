@@ -84,7 +84,7 @@ fn pair(units: [u16; 2]) -> (Side, Side, Target, Target) {
 }
 
 fn next(cq: &CompletionQueue) -> Completion {
-    cq.wait(Some(Duration::from_secs(30))).unwrap().expect("a completion in time")
+    cq.wait(Some(Duration::from_secs(120))).unwrap().expect("a completion in time")
 }
 
 fn filled(pd: &Pd, len: usize, with: u8) -> Buf {
@@ -313,7 +313,7 @@ fn a_file_descriptor_tells_of_completions(units: [u16; 2]) {
     assert!(!b.cq.arm());
     a.qp.send_inline(&to_b, b"x", None).unwrap();
     let mut fds = [PollFd::new(b.cq.as_fd(), PollFlags::POLLIN)];
-    assert_eq!(nix::poll::poll(&mut fds, PollTimeout::from(30_000u16)).unwrap(), 1);
+    assert_eq!(nix::poll::poll(&mut fds, PollTimeout::from(60_000u16)).unwrap(), 1);
     assert!(b.cq.arm(), "it is there already");
     b.cq.poll().unwrap().ok().unwrap();
     assert!(!b.cq.arm());

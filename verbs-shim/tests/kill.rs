@@ -14,12 +14,16 @@ use verbs_shim::api::*;
 use verbs_shim::card::{Opcode, Status};
 
 const PEER: &str = "SRD_TEST_IS_PEER";
-const TIMEOUT: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const WINDOW: usize = 32 << 20;
 
 fn device() -> Device {
-    let transport =
-        Config { peer_timeout: Span::from_millis(1000), keepalive: Span::from_millis(200), ..Config::default() };
+    device_with(TIMEOUT)
+}
+
+fn device_with(peer_timeout: Duration) -> Device {
+    let peer_timeout = Span::from(peer_timeout);
+    let transport = Config { peer_timeout, keepalive: Span::from_millis(200), ..Config::default() };
     let mut config = NicConfig::at("127.0.0.1:0".parse().unwrap());
     config.transport = transport.check().unwrap();
     Device::open(config).unwrap()
@@ -128,10 +132,12 @@ fn killed_in_the_middle_of_each_operation() {
         }
         // Some have completed, the rest is under way.
         let rounds = if kind == 0 { 200 } else { 3 };
+        let mut stopped = Instant::now();
         for round in 1..=rounds {
-            let done = cq.wait(Some(Duration::from_secs(60))).unwrap().expect("progress").ok().unwrap();
+            let done = cq.wait(Some(Duration::from_secs(120))).unwrap().expect("progress").ok().unwrap();
             if round == rounds {
                 // However fast it is, it cannot have the last one before it dies.
+                stopped = Instant::now();
                 peer.stop();
             }
             post(&qp, &peer, kind, done.buf.unwrap());
@@ -141,7 +147,7 @@ fn killed_in_the_middle_of_each_operation() {
         let killed = Instant::now();
         let mut failed = 0;
         for _ in 0..8 {
-            let left = (TIMEOUT * 10).saturating_sub(killed.elapsed());
+            let left = (TIMEOUT * 30).saturating_sub(killed.elapsed());
             let done = cq.wait(Some(left)).unwrap().unwrap_or_else(|| panic!("{name}: no completion in {left:?}"));
             assert!(done.buf.is_some(), "the buffer comes back");
             assert_eq!(done.kind, [Opcode::Send, Opcode::RdmaWrite, Opcode::RdmaWrite, Opcode::RdmaRead][kind]);
@@ -150,12 +156,12 @@ fn killed_in_the_middle_of_each_operation() {
             failed += u32::from(done.status == Status::UnrespRemote);
         }
         assert!(failed > 0, "{name}: it was not in the middle");
-        assert!(killed.elapsed() > TIMEOUT / 2, "{name}: too early to be sure");
+        assert!(stopped.elapsed() > TIMEOUT / 2, "{name}: too early to be sure");
         assert!(cq.poll().is_none());
         // The other peer, by another queue pair, is there as before; and this queue pair works with it, too.
         for (qp, cq) in [(&qp_2, &cq_2), (&qp, &cq)] {
             qp.send(&healthy.target, pd.buf(100).unwrap()).unwrap();
-            cq.wait(Some(Duration::from_secs(30))).unwrap().expect("in time").ok().unwrap();
+            cq.wait(Some(Duration::from_secs(120))).unwrap().expect("in time").ok().unwrap();
         }
     }
     // One that is dead already has never answered, as far as a new connection can tell.
@@ -163,16 +169,18 @@ fn killed_in_the_middle_of_each_operation() {
     peer.process.kill().unwrap();
     peer.process.wait().unwrap();
     post(&qp, &peer, 0, pd.buf(8928).unwrap());
-    let done = cq.wait(Some(Duration::from_secs(30))).unwrap().expect("in time");
+    let done = cq.wait(Some(Duration::from_secs(120))).unwrap().expect("in time");
     assert_eq!(done.status, Status::UnreachRemote);
 }
 
 #[test]
 fn a_peer_that_closes_its_device_says_so() {
-    let device = device();
+    // Of whoever is only missed, nobody hears in the time of this test.
+    let long = Duration::from_secs(3600);
+    let device = device_with(long);
     let (pd, cq) = (device.pd().unwrap(), device.cq(64).unwrap());
     let qp = pd.srd(&cq).build().unwrap();
-    let other = self::device();
+    let other = device_with(long);
     let pd_2 = other.pd().unwrap();
     let cq_2 = other.cq(64).unwrap();
     let qp_2 = pd_2.srd(&cq_2).build().unwrap();
@@ -184,11 +192,9 @@ fn a_peer_that_closes_its_device_says_so() {
     while other.counters().transport.rx_packets < 5 {
         std::thread::yield_now();
     }
-    let start = Instant::now();
     drop((qp_2, cq_2, pd_2, other));
     for _ in 0..4 {
-        let done = cq.wait(Some(Duration::from_secs(30))).unwrap().expect("in time");
+        let done = cq.wait(Some(Duration::from_secs(120))).unwrap().expect("in time");
         assert_eq!(done.status, Status::BadDestQpn);
     }
-    assert!(start.elapsed() < TIMEOUT, "not only when it was missed");
 }

@@ -20,6 +20,9 @@ fn config() -> NicConfig {
     NicConfig { name: "test".into(), card, ..NicConfig::at("127.0.0.1:0".parse().expect("an address")) }
 }
 
+/// Whatever takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// What is in memory at first.
 fn byte(at: usize) -> u8 {
     (at * 7 + at / 251) as u8
@@ -49,7 +52,7 @@ impl Side {
 
     fn wait(&self) -> Completion {
         let mut out = [Completion::EMPTY; 1];
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + PATIENCE;
         while self.nic.poll_cq(self.cq, &mut out) == 0 {
             assert!(Instant::now() < end, "no completion");
         }
@@ -117,7 +120,7 @@ fn a_sleeping_program_is_told_of_completions() {
     b.nic.post_recv(b.qpn(), 1, &[b.sge(0, 100)]).unwrap();
     b.nic.arm_cq(b.cq).unwrap();
     a.hello(ah, &b, 1, None);
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + PATIENCE;
     while told.load(Ordering::SeqCst) == 0 {
         assert!(Instant::now() < end, "nobody told");
         std::thread::yield_now();
@@ -163,7 +166,7 @@ impl Driver for Lossy {
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < end, "never: {what}");
         std::thread::yield_now();
@@ -224,7 +227,7 @@ fn an_answer_takes_the_acknowledgement_along() {
             to.nic.post_recv(to.qpn(), 1, &[to.sge(0, 100)]).unwrap();
             from.hello(ahs[i], to, 2, None);
             let mut out = [Completion::EMPTY; 4];
-            let end = Instant::now() + Duration::from_secs(30);
+            let end = Instant::now() + PATIENCE;
             let mut n = 0;
             while !out[..n].iter().any(|c| c.opcode.is_recv()) {
                 assert!(Instant::now() < end, "no message in round {round}");
@@ -347,7 +350,7 @@ fn counters_are_published_while_it_is_open_and_kept_afterwards() {
         let mut device = registry.devices().pop().expect("the device is there");
         (device.processes.len(), device.total.get_mut("submitted_cmds").copied())
     };
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + PATIENCE;
     while commands() != (1, Some(1)) {
         assert!(Instant::now() < end, "not published: {:?}", commands());
         std::thread::yield_now();

@@ -14,7 +14,7 @@ const DRIVERS: [[DriverChoice; 2]; 4] = {
     [[Xdp, Xdp], [Xdp, Udp], [Udp, Xdp], [Udp, Udp]]
 };
 const ROUNDS: u32 = 200;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A device with everything to talk. Its sockets open in whatever thread drives it, so it belongs on the host's.
 struct Side {
