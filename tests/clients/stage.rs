@@ -53,9 +53,9 @@ const NOBODY_WITH_XDP: [&str; 7] = [
     "--ambient-caps=+net_admin,+net_raw,+bpf,+ipc_lock",
 ];
 /// A server must listen within this time.
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(120);
 /// A server must end within this time after its client. Long, for machines that are busy with other things.
-const GRACE: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(120);
 /// How often it is looked for sockets that listen: nothing tells.
 const LOOK: Duration = Duration::from_millis(5);
 

@@ -85,7 +85,7 @@ static void act(uint32_t round, uint32_t size) {
         IS(send_from(&s, round, 0, size, ah, peer.qpn), 0);
     else
         IS(rdma(&s, op == 'u' ? 'i' : op, round, 0, size, ah, &peer, peer.mem, peer.rkey), 0);
-    struct ibv_wc wc = wait_wc(s.cq, 30);
+    struct ibv_wc wc = wait_wc(s.cq);
     IS(wc.status, IBV_WC_SUCCESS);
     IS(wc.wr_id, round);
     if (op == 'r')
@@ -111,7 +111,7 @@ static void watch(uint32_t round, uint32_t size, uint32_t before) {
                 CHECK((unsigned char)s.mem[size + k] == MARK);
     }
     if (takes_receives() || op == 'u') {
-        struct ibv_wc wc = wait_wc(s.cq, 30);
+        struct ibv_wc wc = wait_wc(s.cq);
         IS(wc.status, IBV_WC_SUCCESS);
         IS(wc.byte_len, size);
         if (op == 's')
@@ -139,7 +139,7 @@ static int overtaken(int rounds, bool is_client) {
         IS(rdma(&s, 'w', 1, 0, 8, ah, &peer, peer.mem + MEMORY - 8, peer.rkey), 0);
         uint64_t ids[2];
         for (int k = 0; k < 2; k++) {
-            struct ibv_wc wc = wait_wc(s.cq, 30);
+            struct ibv_wc wc = wait_wc(s.cq);
             IS(wc.status, IBV_WC_SUCCESS);
             ids[k] = wc.wr_id;
         }

@@ -17,7 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
             }
         }),
         tool("ibv_devinfo -v").verdict(devinfo),
-        tool(&format!("timeout --preserve-status --signal=INT 2 ibv_asyncwatch -d {DEVICE}")).verdict(|ended| {
+        tool(&format!("timeout --preserve-status --signal=INT 5 ibv_asyncwatch -d {DEVICE}")).verdict(|ended| {
             let said = &ended[0].said;
             if said.contains("async event FD") && !ended[0].timed_out {
                 Ok("ok".to_owned())

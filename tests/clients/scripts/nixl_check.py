@@ -12,7 +12,7 @@ import time
 import numpy as np
 from nixl_cu12._api import nixl_agent, nixl_agent_config
 
-PORT, SIZE, LIMIT = 18516, 1 << 20, 60
+PORT, SIZE, LIMIT = 18516, 1 << 20, 240
 
 
 def put(link, data):

@@ -18,7 +18,7 @@ static void *all_calls(void *done) {
     IS(send_from(&t, 2, 64, 64, to_t, t.qp->qp_num), 0);
     IS(send_from(&t, 3, 64, 64, to_t, 0xffff), 0); /* which is logged */
     for (int i = 0; i < 3; i++)
-        wait_wc(t.cq, 10);
+        wait_wc(t.cq);
     IS(ibv_destroy_ah(to_t), 0);
     IS(ibv_destroy_cq(cq), 0);
     IS(ibv_destroy_comp_channel(channel), 0);

@@ -1,6 +1,7 @@
 /* Completion channels and asynchronous events: when a descriptor is readable, and what destroying does. */
 #include "check.h"
 #include <sys/epoll.h>
+#include <sys/time.h>
 
 static struct side s;
 static struct ibv_ah *ah;
@@ -24,7 +25,7 @@ static struct ibv_qp *qp_on(struct ibv_cq *cq) {
 static void deliver(struct ibv_qp *qp) {
     IS(recv_empty(qp, s.mr, 0), 0);
     IS(send_from(&s, 1, 0, 0, ah, qp->qp_num), 0);
-    IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+    IS(wait_wc(s.cq).status, IBV_WC_SUCCESS);
 }
 
 static void expect_event(struct ibv_cq *cq, void *context) {
@@ -44,7 +45,7 @@ static void arming(void) {
     deliver(qa);
     CHECK(!readable(channel->fd, 0.02)); /* not armed */
     IS(ibv_req_notify_cq(a, 0), 0);
-    CHECK(readable(channel->fd, 10)); /* a program that did not take all misses nothing */
+    CHECK(readable(channel->fd, PATIENCE)); /* a program that did not take all misses nothing */
     deliver(qa); /* not armed any more */
     expect_event(a, &x);
     CHECK(!readable(channel->fd, 0.02));
@@ -58,7 +59,7 @@ static void arming(void) {
     deliver(qa);
     deliver(qa);
     expect_event(b, &y);
-    CHECK(readable(channel->fd, 10));
+    CHECK(readable(channel->fd, PATIENCE));
     expect_event(a, &x);
     CHECK(!readable(channel->fd, 0.02));
     IS(ibv_poll_cq(a, 16, wc), 2);
@@ -70,7 +71,7 @@ static void arming(void) {
     IS(ibv_req_notify_cq(b, 0), 0);
     deliver(qa);
     deliver(qb);
-    CHECK(readable(channel->fd, 10));
+    CHECK(readable(channel->fd, PATIENCE));
     IS(ibv_destroy_qp(qa), 0);
     IS(ibv_destroy_cq(a), 0);
     CHECK(readable(channel->fd, 0)); /* that of the other */
@@ -115,7 +116,7 @@ static void edges(void) {
         qp[i] = qp_on(cq[i]);
         IS(ibv_req_notify_cq(cq[i], 0), 0);
         deliver(qp[i]);
-        IS(epoll_wait(epoll, &event, 1, 10000), 1);
+        IS(epoll_wait(epoll, &event, 1, 1000 * PATIENCE), 1);
         IS(epoll_wait(epoll, &event, 1, 0), 0);
     }
     for (int i = 0; i < 2; i++) {
@@ -146,8 +147,11 @@ static void blocking(void) {
     IS(fcntl(channel->fd, F_SETFL, 0), 0);
     struct sigaction act = {.sa_handler = interrupted};
     IS(sigaction(SIGALRM, &act, NULL), 0);
-    alarm(1);
+    /* Again and again, since the first one may come before it waits. */
+    struct itimerval often = {{0, 100000}, {0, 100000}}, never = {};
+    IS(setitimer(ITIMER_REAL, &often, NULL), 0);
     MINUS_WITH(ibv_get_cq_event(channel, &got, &context), EINTR);
+    IS(setitimer(ITIMER_REAL, &never, NULL), 0);
     /* A program that wants its calls to go on after a signal gets what it waits for. */
     act = (struct sigaction){.sa_handler = delivers, .sa_flags = SA_RESTART};
     IS(sigaction(SIGALRM, &act, NULL), 0);
@@ -197,7 +201,7 @@ static void overrun(void) {
     struct ibv_qp *qp = qp_on(cq);
     for (int i = 0; i < 8; i++)
         deliver(qp);
-    CHECK(readable(s.ctx->async_fd, 10));
+    CHECK(readable(s.ctx->async_fd, PATIENCE));
     IS(ibv_get_async_event(s.ctx, &event), 0);
     IS(event.event_type, IBV_EVENT_CQ_ERR);
     CHECK(event.element.cq == cq);
@@ -210,7 +214,7 @@ static void overrun(void) {
     qp = qp_on(cq);
     for (int i = 0; i < 8; i++)
         deliver(qp);
-    CHECK(readable(s.ctx->async_fd, 10));
+    CHECK(readable(s.ctx->async_fd, PATIENCE));
     IS(ibv_destroy_qp(qp), 0);
     IS(ibv_destroy_cq(cq), 0);
     CHECK(!readable(s.ctx->async_fd, 0.02));

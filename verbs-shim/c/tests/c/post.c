@@ -82,13 +82,13 @@ static void chains(void) {
         IS(ibv_post_send(s.qp, wr, &bad), EINVAL);
         IS(bad - wr, first_bad);
         for (int i = 0; i < 2 * first_bad; i++)
-            IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+            IS(wait_wc(s.cq).status, IBV_WC_SUCCESS);
         struct ibv_wc wc;
         IS(ibv_poll_cq(s.cq, 1, &wc), 0);
         /* Take the rest of the receives back. */
         IS(to_state(s.qp, IBV_QPS_ERR), 0);
         for (int i = first_bad; i < 40; i++)
-            IS(wait_wc(s.cq, 10).status, IBV_WC_WR_FLUSH_ERR);
+            IS(wait_wc(s.cq).status, IBV_WC_WR_FLUSH_ERR);
         IS(to_state(s.qp, IBV_QPS_RESET), 0);
         IS(to_init(s.qp), 0);
         IS(to_rtr(s.qp), 0);
@@ -136,11 +136,11 @@ static void full(void) {
         IS(ibv_wr_complete(s.ex), flags ? ENOMEM : EINVAL);
     }
     for (int i = 0; i < 2 * DEPTH; i++)
-        IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+        IS(wait_wc(s.cq).status, IBV_WC_SUCCESS);
     IS(recv_at(&s, 7, 0, 64), 0);
     IS(ibv_post_send(s.qp, &wr, &bad), 0);
-    wait_wc(s.cq, 10);
-    wait_wc(s.cq, 10);
+    wait_wc(s.cq);
+    wait_wc(s.cq);
 }
 
 static void receives(void) {
@@ -240,7 +240,7 @@ static void sessions(void) {
             stage(IBV_SEND_SIGNALED | (i & 1 ? IBV_SEND_INLINE : 0), i & 1 ? -1 : 2, 8, true);
         IS(ibv_wr_complete(s.ex), 0);
         for (int i = 0; i < 2 * n; i++)
-            IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+            IS(wait_wc(s.cq).status, IBV_WC_SUCCESS);
     }
     struct ibv_qp *all = make_qp(s.pd, s.cq, false, 0, 1); /* every send is signaled */
     struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(all);
@@ -254,8 +254,8 @@ static void sessions(void) {
     ibv_wr_set_ud_addr(ex, ah, s.qp->qp_num, QKEY);
     ibv_wr_set_inline_data(ex, s.mem, 8);
     IS(ibv_wr_complete(ex), 0);
-    IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
-    IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+    IS(wait_wc(s.cq).status, IBV_WC_SUCCESS);
+    IS(wait_wc(s.cq).status, IBV_WC_SUCCESS);
     ibv_destroy_qp(all);
 }
 
@@ -289,7 +289,7 @@ static void data_twice(void) {
             ibv_wr_set_inline_data_list(s.ex, 2, parts);
         IS(ibv_wr_complete(s.ex), 0);
         for (int i = 0; i < 2; i++) {
-            struct ibv_wc wc = wait_wc(s.cq, 10);
+            struct ibv_wc wc = wait_wc(s.cq);
             IS(wc.status, IBV_WC_SUCCESS);
             if (wc.wr_id == 2)
                 IS(wc.byte_len, strlen(want[way]));
@@ -319,7 +319,7 @@ static void inline_writes(void) {
         ibv_wr_set_inline_data(ex, s.mem, 7);
         IS(ibv_wr_complete(ex), made_for_it ? 0 : EINVAL);
         if (made_for_it) {
-            IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+            IS(wait_wc(s.cq).status, IBV_WC_SUCCESS);
             IS(strcmp(s.mem + 4096, "inline"), 0);
         }
         IS(ibv_destroy_qp(qp), 0);
@@ -360,8 +360,8 @@ static void inline_limits(uint32_t limit) {
             sge.length = sizes[i];
             IS(ibv_post_send(qp, &wr, &bad), 0);
             memset(s.mem, '.', 80);
-            IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
-            IS(wait_wc(s.cq, 10).status, IBV_WC_SUCCESS);
+            IS(wait_wc(s.cq).status, IBV_WC_SUCCESS);
+            IS(wait_wc(s.cq).status, IBV_WC_SUCCESS);
             for (uint32_t k = 0; k < sizes[i]; k++)
                 IS(s.mem[4096 + k], 'a' + i);
         }

@@ -183,7 +183,7 @@ static bool look(struct ring_cq *q, bool long_ids, struct done *d) {
 
 static struct done await(struct end *e) {
     struct done d;
-    double end = now() + 60;
+    double end = now() + PATIENCE;
     while (!look(&e->cq, e->sq.attr.caps & 1, &d)) {
         sched_yield();
         if (now() > end) {
@@ -292,8 +292,8 @@ static void attributes(struct end *e, int request) {
 static void functions_first(struct end *a, struct end *b, struct ibv_ah *ah) {
     IS(recv_at(&b->s, 7, 0, 64), 0);
     IS(send_from(&a->s, 8, 0, 5, ah, b->s.qp->qp_num), 0);
-    IS(wait_wc(b->s.cq, 60).wr_id, 7);
-    IS(wait_wc(a->s.cq, 60).wr_id, 8);
+    IS(wait_wc(b->s.cq).wr_id, 7);
+    IS(wait_wc(a->s.cq).wr_id, 8);
 }
 
 /* Slots of memory that nothing under way uses. */
@@ -549,7 +549,7 @@ static void events(struct end *a, struct end *b, uint16_t ahn) {
     post_ring_send(a, 42, 0, 4, ahn, b->s.qp->qp_num, 0, 0);
     IS(await(a).status, 0);
     IS(await(b).id, 10);
-    IS(poll(&fd, 1, 10000), 1);
+    IS(poll(&fd, 1, 1000 * PATIENCE), 1);
     IS(ibv_get_cq_event(b->channel, &cq, &context), 0);
     taken++;
     IS(poll(&fd, 1, 0), 0);

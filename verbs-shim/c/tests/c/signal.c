@@ -42,17 +42,17 @@ static void interrupt(struct ibv_qp *quiet, struct ibv_qp *busy) {
     s.qp = quiet;
     IS(recv_at(&s, 5, 0, 8), 0);
     IS(send_from(&s, 6, 0, 0, ah, quiet->qp_num), 0);
-    IS(wait_wc(sends, 10).wr_id, 6);
+    IS(wait_wc(sends).wr_id, 6);
     s.qp = busy;
     IS(recv_at(&s, 7, 4096, 64), 0);
     memset(s.mem, 3, 64);
     IS(mprotect(s.mem, SIZE, PROT_NONE), 0);
     IS(send_from(&s, 8, 0, 64, ah, busy->qp_num), 0);
-    struct ibv_wc wc = wait_wc(sends, 10);
+    struct ibv_wc wc = wait_wc(sends);
     IS(wc.wr_id, 8);
     IS(wc.status, IBV_WC_SUCCESS);
     IS(memcmp(s.mem, s.mem + 4096, 64), 0);
-    IS(wait_wc(s.cq, 10).wr_id + wait_wc(s.cq, 10).wr_id, 5 + 7);
+    IS(wait_wc(s.cq).wr_id + wait_wc(s.cq).wr_id, 5 + 7);
     /* What was refused was not done anywhere. */
     struct ibv_pd *pd = ibv_alloc_pd(s.ctx);
     CHECK(pd);

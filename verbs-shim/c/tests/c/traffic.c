@@ -42,7 +42,7 @@ static void sends(bool ud) {
         fill(a.mem, len, i);
         IS(recv_at(&b, 100 + i, 1000, prefix + len), 0);
         IS(send_from(&a, 200 + i, 0, len, to_b, b.qp->qp_num), 0);
-        struct ibv_wc wc = wait_wc(b.cq, 10);
+        struct ibv_wc wc = wait_wc(b.cq);
         IS(wc.status, IBV_WC_SUCCESS);
         IS(wc.wr_id, 100 + i);
         IS(wc.opcode, IBV_WC_RECV);
@@ -55,7 +55,7 @@ static void sends(bool ud) {
         IS(efadv_query_ah(to_a, &attr, sizeof attr), 0);
         CHECK(attr.ahn > 0);
         IS(wc.slid, attr.ahn);
-        wc = wait_wc(a.cq, 10);
+        wc = wait_wc(a.cq);
         IS(wc.status, IBV_WC_SUCCESS);
         IS(wc.wr_id, 200 + i);
         IS(wc.opcode, IBV_WC_SEND);
@@ -103,12 +103,12 @@ static void parts(bool ud) {
         }
         if (way & 1)
             memset(a.mem, 0, 30); /* inline data was taken at once */
-        struct ibv_wc wc = wait_wc(b.cq, 10);
+        struct ibv_wc wc = wait_wc(b.cq);
         IS(wc.status, IBV_WC_SUCCESS);
         IS(wc.wc_flags, IBV_WC_WITH_IMM);
         IS(wc.imm_data, htobe32(0x12345678));
         IS(wc.byte_len, prefix + 30);
-        IS(wait_wc(a.cq, 10).status, IBV_WC_SUCCESS);
+        IS(wait_wc(a.cq).status, IBV_WC_SUCCESS);
         char whole[30];
         memcpy(whole, b.mem + prefix, 5);
         memcpy(whole + 5, b.mem + 2000, 25);
@@ -125,7 +125,7 @@ static void reads(void) {
         memset(a.mem, 0x55, SIZE);
         fill(b.mem + 17, len, i);
         IS(rdma(&a, 'r', i, 100, len, to_b, &at_b, at_b.mem + 17, at_b.rkey), 0);
-        struct ibv_wc wc = wait_wc(a.cq, 10);
+        struct ibv_wc wc = wait_wc(a.cq);
         IS(wc.status, IBV_WC_SUCCESS);
         IS(wc.opcode, IBV_WC_SEND); /* EFA tells reads so */
         IS(wc.wr_id, i);
@@ -144,7 +144,7 @@ static void writes(void) {
         memset(b.mem, 0x55, SIZE);
         fill(a.mem + 5, len, i);
         IS(rdma(&a, 'w', i, 5, len, to_b, &at_b, at_b.mem + 33, at_b.rkey), 0);
-        struct ibv_wc wc = wait_wc(a.cq, 10);
+        struct ibv_wc wc = wait_wc(a.cq);
         IS(wc.status, IBV_WC_SUCCESS);
         IS(wc.opcode, IBV_WC_RDMA_WRITE);
         untouched(b.mem, 33);
@@ -155,8 +155,8 @@ static void writes(void) {
         memset(b.mem, 0x55, SIZE);
         IS(recv_at(&b, 77, SIZE - 64, 64), 0);
         IS(rdma(&a, 'i', 3, 5, len, to_b, &at_b, at_b.mem + 33, at_b.rkey), 0);
-        IS(wait_wc(a.cq, 10).status, IBV_WC_SUCCESS);
-        wc = wait_wc(b.cq, 10);
+        IS(wait_wc(a.cq).status, IBV_WC_SUCCESS);
+        wc = wait_wc(b.cq);
         IS(wc.status, IBV_WC_SUCCESS);
         IS(wc.opcode, IBV_WC_RECV_RDMA_WITH_IMM);
         IS(wc.wr_id, 77);
@@ -175,8 +175,8 @@ static void unsolicited(void) {
     struct address at_d = address_of(&d);
     fill(c.mem, 100, 9);
     IS(rdma(&c, 'i', 4, 0, 100, to_d, &at_d, at_d.mem, at_d.rkey), 0);
-    IS(wait_wc(c.cq, 10).status, IBV_WC_SUCCESS);
-    struct ibv_wc wc = wait_wc(d.cq, 10);
+    IS(wait_wc(c.cq).status, IBV_WC_SUCCESS);
+    struct ibv_wc wc = wait_wc(d.cq);
     IS(wc.status, IBV_WC_SUCCESS);
     IS(wc.opcode, IBV_WC_RECV_RDMA_WITH_IMM);
     IS(wc.byte_len, 100);
@@ -220,10 +220,10 @@ static void extended_polling(bool known) {
         IS(ibv_wr_complete(a.ex), 0);
     }
     for (int i = 0; i < N; i++)
-        IS(wait_wc(a.cq, 10).status, IBV_WC_SUCCESS);
+        IS(wait_wc(a.cq).status, IBV_WC_SUCCESS);
     struct ibv_poll_cq_attr poll = {};
     bool seen[N] = {};
-    double end = now() + 10;
+    double end = now() + PATIENCE;
     for (int got = 0; got < N;) {
         CHECK(now() < end);
         int rc = ibv_start_poll(cq, &poll);
@@ -300,7 +300,7 @@ static void forgotten(void) {
         }
     }
     for (int i = 0; i < 10; i++)
-        IS(wait_wc(a.cq, 10).status, IBV_WC_SUCCESS);
+        IS(wait_wc(a.cq).status, IBV_WC_SUCCESS);
     struct ibv_poll_cq_attr poll = {};
     IS(ibv_start_poll(cq, &poll), 0);
     int first = cq->wr_id, other = 0;

@@ -14,7 +14,7 @@ pub(crate) struct Bench {
 }
 
 /// Time that any program here may take; far more than it needs.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 impl Bench {
     pub(crate) fn new() -> Bench {
