@@ -27,7 +27,7 @@ const AFTER: Duration = Duration::from_millis(1500);
 /// For how long lost goodput is counted.
 const COUNTED: Duration = Duration::from_millis(100);
 /// Longer than any healthy transfer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Which way the spine swallows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,15 +154,17 @@ pub(crate) fn srd(bed: &Clos, way: Way, [setup, other]: [&Setup; 2], load: Load)
 /// Flows of TCP from host 0 to host 1, as many as it takes to fill all spines.
 pub(crate) fn tcp(bed: &Clos, way: Way, flows: usize) -> Outcome {
     let watch = Watch::start();
-    let stop = tcp::Stop::After(WARM_UP + Duration::from_millis(1400) + AFTER);
+    let stop = tcp::Stop::After(PATIENCE);
     let load = tcp::Load { flows, stop, bin: Duration::from_millis(1), ..tcp::Load::default() };
     let running = load.start(bed.host(0), bed.host(1)).expect("TCP flows");
     let start = Instant::now();
     thread::sleep(WARM_UP);
     let hole = dig(bed, way).instant();
     let rtt = Duration::ZERO;
-    let report = running.join().expect("TCP flows");
     let end = hole + AFTER;
+    sleep_until(end);
+    running.stop();
+    let report = running.join().expect("TCP flows");
     let late = watch.lateness(hole, end);
     bed.heal().expect("a healed bed");
     let timeline = Timeline::from_bins(start, report.bins);

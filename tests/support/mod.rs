@@ -34,27 +34,38 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 }
 
 /// A bound of a figure of time: `strict` is what the product is for, and holds on a quiet machine; no noise of a machine exceeds
-/// `lax`, only a transport that is broken. `./x figures` judges strictly, tests that must pass do not.
+/// `lax` short of one that lets nothing run, only a transport that is broken. `./x figures` judges strictly, tests that must pass
+/// do not.
 pub(crate) fn bound<T>(strict: T, lax: T) -> T {
-    if std::env::var_os("SRD_STRICT_FIGURES").is_some() { strict } else { lax }
+    if is_strict() { strict } else { lax }
+}
+
+fn is_strict() -> bool {
+    std::env::var_os("SRD_STRICT_FIGURES").is_some()
 }
 
 /// Runs of an experiment that miss its figures on a machine that was too busy to tell.
 const ATTEMPTS: u32 = 5;
 /// A run counts as disturbed if threads had to wait for a core as long as this.
 const DISTURBED: Duration = Duration::from_millis(3);
+/// If they had to in every run for longer than this, the machine is too busy for any figure of time.
+const HOPELESS: Duration = Duration::from_millis(20);
 
 /// Repeats an experiment that missed its figures while threads ran late; it says how late, and what it missed.
 pub(crate) fn attempt(mut run: impl FnMut() -> (Duration, Vec<String>)) {
+    let mut least = Duration::MAX;
     for nth in 1..=ATTEMPTS {
         let (late, missed) = run();
         if missed.is_empty() {
             return;
         }
         let missed = missed.join("; ");
-        assert!(late > DISTURBED && nth < ATTEMPTS, "{missed} (threads ran up to {late:?} late)");
+        least = least.min(late);
+        let is_last = nth == ATTEMPTS && (least <= HOPELESS || is_strict());
+        assert!(late > DISTURBED && !is_last, "{missed} (threads ran up to {late:?} late)");
         eprintln!("attempt {nth} does not count, threads ran up to {late:?} late: {missed}");
     }
+    eprintln!("figures are not judged: threads never ran less than {least:?} late");
 }
 
 /// Notes what an experiment missed.
