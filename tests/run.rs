@@ -573,22 +573,19 @@ fn doctor_finds_what_is_wrong() {
     let text = report.to_string();
     assert!(text.contains("SRD_PATHS?"), "{text}");
 
-    // A range of which all ports are taken, by us or by others.
-    let taken = UdpSocket::bind("127.0.0.1:0").expect("bind a socket");
-    let first = taken.local_addr().expect("an address").port().min(u16::MAX - 1);
-    let _also = [first, first + 1].map(|port| UdpSocket::bind(("127.0.0.1", port)));
+    // A range of which all ports are taken.
+    let pair = (20_000..30_000).step_by(2).find_map(|first: u16| {
+        let both = [first, first + 1].map(|port| UdpSocket::bind(("127.0.0.1", port)));
+        let [Ok(one), Ok(other)] = both else { return None };
+        Some((first, one, other))
+    });
+    let (first, _one, other) = pair.expect("two free ports");
     let ports = ["--paths", "1", "--path-pool", "1", "--ports", &format!("{first}-{}", first + 1)];
     let output = run(&[&good[..], &ports].concat());
     assert_eq!(output.code, Some(1), "{output:?}");
     assert_eq!(finding(&output.json(), "ports")["state"], Value::from("fail"), "{output:?}");
-    // One of the ports is taken, so that they do not suffice. Free ones next to each other may be hard to find.
-    let pair = (20_000..30_000).step_by(2).find_map(|first: u16| {
-        let both = [first, first + 1].map(|port| UdpSocket::bind(("127.0.0.1", port)));
-        let [Ok(one), Ok(_)] = both else { return None };
-        Some((first, one))
-    });
-    let (first, _one) = pair.expect("two free ports");
-    let ports = ["--paths", "1", "--path-pool", "1", "--ports", &format!("{first}-{}", first + 1)];
+    // One of the ports is taken, so that they do not suffice.
+    drop(other);
     let report = run(&[&good[..], &ports].concat()).json();
     let ports = finding(&report, "ports");
     assert_eq!(ports["state"], Value::from("warn"), "{report:#}");

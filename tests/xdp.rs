@@ -163,15 +163,16 @@ fn every_pair_of_drivers_gets_along() {
         for (here, there) in [("xdp", "xdp"), ("xdp", "udp"), ("udp", "xdp")] {
             let Some(bed) = Pair::builder().mtu(mtu).for_test() else { return };
             let (server, addr) = server(bed.host(1), family, &["--driver", there]);
+            // Counts, not times, in which a busy machine may get little done.
             for (test, args) in [
-                ("lat", &["--size", "64"][..]),
-                ("rate", &["--size", "64", "--depth", "256"]),
-                ("bw", &["--size", "64k", "--depth", "32", "--bidir"]),
+                ("lat", &["--size", "64", "--iters", "200"][..]),
+                ("rate", &["--size", "64", "--depth", "256", "--iters", "20k"]),
+                ("bw", &["--size", "64k", "--depth", "32", "--bidir", "--iters", "500"]),
             ] {
-                let fixed = ["--driver", here, "--time", "0.2"];
+                let fixed = ["--driver", here];
                 let report = report(client(bed.host(0), test, addr, &fixed).args(args));
                 assert_eq!((&report["complete"], report["driver"].as_str()), (&Value::Bool(true), Some(here)));
-                assert!(report["messages"].as_u64() > Some(100), "{here} to {there}, {test}: {report:#}");
+                assert!(report["messages"].as_u64() >= Some(200), "{here} to {there}, {test}: {report:#}");
             }
             assert_eq!([has_program(bed.host(0)), has_program(bed.host(1))], [false, there == "xdp"]);
             server.signal(Signal::SIGINT);
@@ -187,7 +188,7 @@ fn killed_at_any_time_it_leaves_nothing() {
     let Some(bed) = Pair::builder().for_test() else { return };
     for round in 0..10 {
         let (server, addr) = server(bed.host(1), Family::V4, &["--driver", "xdp"]);
-        let args = ["--driver", "xdp", "--time", "30"];
+        let args = ["--driver", "xdp", "--time", "1000"];
         let client = (round % 2 == 0).then(|| Running::start(&mut client(bed.host(0), "bw", addr, &args)));
         assert!(has_program(bed.host(1)));
         for running in client.into_iter().chain([server]) {
@@ -209,11 +210,11 @@ fn ping_and_iperf3_get_through_meanwhile() {
     let mut iperf =
         Running::start(bed.host(1).command("iperf3").args(["-s", "-1", "--forceflush", "--logfile", "/dev/stderr"]));
     iperf.says("listening on");
-    let text = output(bed.host(0).command("timeout").args(["60", "iperf3", "-c", &to, "-t", "1", "-J"]));
+    let text = output(bed.host(0).command("iperf3").args(["-c", &to, "-n", "2M", "-J"]));
     let tcp: Value = serde_json::from_str(&text).expect("a report");
     assert!(tcp["end"]["sum_received"]["bytes"].as_u64() > Some(1_000_000), "{tcp:#}");
-    let pings = output(bed.host(0).command("ping").args(["-c", "20", "-i", "0.02", "-W", "2", &to]));
-    assert!(pings.contains(" 0% packet loss"), "{pings}");
+    // The cable drops what its other end, which has no core, does not take, so some may be lost: it fails if all are.
+    output(bed.host(0).command("ping").args(["-c", "20", "-i", "0.02", "-W", "2", &to]));
     let (code, out) = transfer.end();
     let report: Value = serde_json::from_str(&out).expect("a report");
     assert_eq!((code, &report["complete"]), (Some(0), &Value::Bool(true)), "{report:#}");
@@ -224,17 +225,19 @@ fn a_spine_that_swallows_packets_costs_paths_and_no_messages() {
     for (here, there) in [("xdp", "xdp"), ("udp", "xdp")] {
         let Some(bed) = Clos::builder().spines(4).mtu(1500).for_test() else { return };
         let (_server, addr) = server(bed.host(2), Family::V4, &["--driver", there]);
-        let args = ["--driver", here, "--time", "2", "--size", "16k", "--depth", "16", "--cc", "fixed:200M"];
+        // Two seconds.
+        let args = ["--driver", here, "--iters", "3000", "--size", "16k", "--depth", "16", "--cc", "fixed:200M"];
         let transfer = Running::start(&mut client(bed.host(0), "bw", addr, &args));
-        // Once half a second's worth of packets has crossed the spine, it goes silent.
+        // Once a part of the packets has crossed the spines, one goes silent, and until it is, nothing more is sent.
         let crossed = || bed.link_stats().expect("counters").iter().map(|link| link.packets).sum::<u64>();
-        for _ in 0..500 {
-            if crossed() > 4000 {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        let deadline = Instant::now() + PATIENCE;
+        while crossed() < 4000 {
+            assert!(Instant::now() < deadline, "{} packets have crossed the spines", crossed());
+            std::thread::sleep(Duration::from_millis(1));
         }
+        transfer.signal(Signal::SIGSTOP);
         bed.hole_spine(1).expect("a hole");
+        transfer.signal(Signal::SIGCONT);
         let (code, out) = transfer.end();
         let report: Value = serde_json::from_str(&out).expect("a report");
         assert_eq!((code, &report["complete"]), (Some(0), &Value::Bool(true)), "{report:#}");
@@ -249,12 +252,12 @@ fn seen_on_the_wire(family: Family, driver: &str) -> BTreeSet<String> {
     let file = std::env::temp_dir().join(format!("{}-{driver}-{family:?}.pcap", bed.id()));
     let path = file.to_str().expect("a name of letters");
     let namespace = bed.host(0).namespace().replace("-h0", "-l0");
-    let capture = ["netns", "exec", &namespace, "dumpcap", "-q", "-i", "h0", "-f", "udp", "-w", path];
+    // It ends by itself with this packet, which is not the last, and so has written all before.
+    let capture = ["netns", "exec", &namespace, "dumpcap", "-q", "-i", "h0", "-f", "udp", "-c", "101", "-w", path];
     let mut capture = Running::start(Command::new("ip").args(capture));
     capture.says("File:");
     let args = ["--driver", driver, "--iters", "50", "--size", "3000", "--depth", "4"];
     report(&mut client(bed.host(0), "bw", addr, &args));
-    capture.signal(Signal::SIGINT);
     capture.end();
     let fields = [
         "eth.type",
@@ -286,7 +289,7 @@ fn seen_on_the_wire(family: Family, driver: &str) -> BTreeSet<String> {
     }
     let seen = output(&mut tshark);
     let _ = std::fs::remove_file(&file);
-    assert!(seen.lines().count() > 100, "{seen}");
+    assert_eq!(seen.lines().count(), 101, "{seen}");
     // Some of the ports that may be drawn are those of traceroute, and tshark says so.
     let fields =
         |line: &str| line.split("Possible traceroute").next().expect("split gives one part at least").to_owned();

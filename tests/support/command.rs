@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Whatever takes longer than this hangs.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn command(args: &[&str]) -> Command {
     let Some(srd) = option_env!("CARGO_BIN_EXE_srd") else {
