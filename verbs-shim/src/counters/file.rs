@@ -113,8 +113,9 @@ impl Record {
         }
         let fresh = path.with_extension("new");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-        file.write_all(text.as_bytes())?;
-        fs::rename(&fresh, path)
+        let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&fresh, path));
+        // Where there is no room, nothing is left behind that would take some.
+        written.inspect_err(|_| _ = fs::remove_file(&fresh))
     }
 
     /// Reads a file; whatever is not one, in whole, is an error.

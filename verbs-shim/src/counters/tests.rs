@@ -136,6 +136,17 @@ fn publishing_recovers_when_its_file_is_gone() {
 }
 
 #[test]
+fn what_cannot_be_published_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = publisher(dir.path());
+    fs::remove_file(&running.path).unwrap();
+    fs::create_dir(&running.path).unwrap();
+    running.publish(&values(2)).unwrap_err();
+    let left = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    assert_eq!(left.filter(|path| path.extension().is_some_and(|end| end == "new")).count(), 0);
+}
+
+#[test]
 fn nothing_is_written_in_the_name_of_another_process() {
     let dir = tempfile::tempdir().unwrap();
     let mut running = publisher(dir.path());
