@@ -4,8 +4,9 @@ use std::io::IoSlice;
 
 use arrayvec::ArrayVec;
 
-/// Most entries of a gather list that the kernel takes (`UIO_MAXIOV`).
-pub(super) const MAX_PIECES: usize = 1024;
+/// Most entries of a gather list; the kernel would take 1,024 (`UIO_MAXIOV`). A burst in more pieces is copied, which is cheaper for
+/// pieces that are as short as they are then. The lists are on the stack of a thread of the program, which may have little.
+pub(super) const MAX_PIECES: usize = 256;
 
 /// A position in a gather list.
 #[derive(Clone, Copy, Debug)]

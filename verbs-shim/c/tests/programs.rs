@@ -381,6 +381,13 @@ fn devices_work_where_there_are_no_files() {
     bench.run(command.env("SRD_DEVICES", "2").env("SRD_LOG_FILE", bench.path().join("log")));
 }
 
+#[test]
+fn verbs_take_little_stack() {
+    let bench = Bench::new();
+    let program = bench.compile("stack");
+    bench.run(bench.command(program).env("SRD_DEVICES", "2"));
+}
+
 /// Exit handlers, and destructors of a thread's data.
 #[test]
 fn verbs_work_as_long_as_a_thread_does() {
