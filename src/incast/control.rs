@@ -252,6 +252,7 @@ pub(super) fn is_glance(e: &io::Error) -> bool {
 mod tests {
     use super::*;
     use std::net::TcpListener;
+    use std::time::Instant;
 
     fn pair() -> (TcpStream, Line) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -259,13 +260,15 @@ mod tests {
         (here, Line::new(listener.accept().expect("accept").0).expect("options"))
     }
 
-    /// The next message, however long it takes to come.
+    /// The next message, when it comes.
     fn hear<T: DeserializeOwned>(line: &mut Line) -> io::Result<T> {
-        loop {
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end {
             if let Some(message) = line.poll()? {
                 return Ok(message);
             }
         }
+        panic!("nothing comes");
     }
 
     #[test]

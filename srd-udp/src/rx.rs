@@ -206,6 +206,7 @@ impl Receiver {
 #[cfg(test)]
 mod tests {
     use std::io::IoSlice;
+    use std::time::{Duration, Instant};
 
     use socket2::{Domain, Socket, Type};
 
@@ -228,7 +229,9 @@ mod tests {
             let mut control = Control::new();
             control.push_segment(100);
             sys::send(from.as_fd(), Some(&addr), &[IoSlice::new(&[7; 250])], &control).expect("sent");
+            let end = Instant::now() + Duration::from_secs(60);
             while !sys::has_arrivals(to.as_fd()) {
+                assert!(Instant::now() < end, "it does not arrive");
                 std::thread::yield_now();
             }
         };

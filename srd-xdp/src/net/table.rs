@@ -370,7 +370,7 @@ mod tests {
         let host = bed.host(0);
         let ip = |args: &str| ip(host, args);
         // That the other end is there, the kernel notices when it has the time, and tells.
-        while !ip("link show dev eth0").contains("state UP") {}
+        assert!((0..10_000).any(|_| ip("link show dev eth0").contains("state UP")), "its link does not come up");
         let mut table = table(host);
         ip("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:02 dev eth0 nud permanent");
         ip("link add other type veth peer name more");
