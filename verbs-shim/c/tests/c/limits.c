@@ -19,10 +19,11 @@ static double used(clockid_t clock) {
    the cores as we do. */
 static void idles(struct ibv_context *ctx) {
     CHECK(ibv_alloc_pd(ctx)); /* which wakes it */
-    double all = used(CLOCK_PROCESS_CPUTIME_ID), own = used(CLOCK_THREAD_CPUTIME_ID);
+    double all = used(CLOCK_PROCESS_CPUTIME_ID), own = used(CLOCK_THREAD_CPUTIME_ID), began = now();
     while (used(CLOCK_THREAD_CPUTIME_ID) - own < 0.2)
         ;
-    CHECK(used(CLOCK_PROCESS_CPUTIME_ID) - all < 0.3);
+    /* It looks all the same, some thousand times a second. */
+    CHECK(used(CLOCK_PROCESS_CPUTIME_ID) - all - 0.2 < 0.05 + 0.05 * (now() - began));
 }
 
 /* With one descriptor more each time, until there are enough. */
