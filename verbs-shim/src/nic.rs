@@ -73,6 +73,9 @@ pub struct Nic {
 /// How long a card that is closed answers what comes late: as long as something comes, within bounds.
 const LINGER_QUIET: Duration = Duration::from_millis(2);
 const LINGER_MAX: Duration = Duration::from_millis(100);
+/// How long it keeps datagrams that count as sent for peers that do not answer, since they may have no core just then: the card
+/// itself gives them up about then.
+const LINGER_OWING: Duration = Duration::from_secs(1);
 
 impl Nic {
     /// Opens a card.
@@ -527,11 +530,12 @@ fn linger(engines: &mut [MappedMutexGuard<'_, CardEngine>]) {
     let mut quiet = began;
     // Whoever never met anybody owes nobody an answer.
     let has_met = engines.iter().any(|e| e.endpoint.peers().next().is_some());
-    while has_met && began.elapsed() < LINGER_MAX {
+    while has_met && began.elapsed() < LINGER_OWING {
         if turn_all(engines) {
             quiet = Instant::now();
         }
-        if quiet.elapsed() >= LINGER_QUIET && !engines.iter().any(|e| e.upper.owes_datagrams()) {
+        let is_late = quiet.elapsed() >= LINGER_QUIET || began.elapsed() >= LINGER_MAX;
+        if is_late && !engines.iter().any(|e| e.upper.owes_datagrams()) {
             break;
         }
     }

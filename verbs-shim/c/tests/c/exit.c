@@ -57,12 +57,27 @@ static void taken(void) {
     drop_side(&s);
 }
 
-/* A sender of datagrams exits, or closes the device, as soon as they count as sent; to a peer that it had never met. */
-static void sent(bool close) {
+/* Stops a process, which goes on after a while. */
+static void put_to_sleep(pid_t pid) {
+    IS(kill(pid, SIGSTOP), 0);
+    pid_t waker = fork();
+    CHECK(waker >= 0);
+    if (!waker) {
+        usleep(300000);
+        kill(pid, SIGCONT);
+        _exit(0);
+    }
+}
+
+/* A sender of datagrams exits, or closes the device, as soon as they count as sent; to a peer that it had never met, which may
+   have no core just then. */
+static void sent(bool close, bool asleep) {
     struct side s;
     struct address other;
     pid_t child = begin(true, false, &s, &other);
     if (!child) {
+        if (asleep)
+            put_to_sleep(getppid());
         struct ibv_ah *ah = send_all(&s, &other);
         all_succeed(&s);
         if (close) {
@@ -120,8 +135,8 @@ int main(void) {
     IS(pipe(here), 0);
     IS(pipe(there), 0);
     taken();
-    sent(false);
-    sent(true);
+    for (int i = 0; i < 4; i++)
+        sent(i & 1, i & 2);
     for (int i = 0; i < 60; i++)
         works_on();
     return 0;
