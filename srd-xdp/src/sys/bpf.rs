@@ -225,6 +225,9 @@ is_map!(HashMap<K, V>, ArrayMap<V>, SocketMap);
 #[derive(Debug)]
 pub(crate) struct Loaded(OwnedFd);
 
+/// The verifier gives up when a signal is to be handled, be it one that only stops the process, and may be asked again.
+const LOAD_ATTEMPTS: usize = 100;
+
 /// Loads an XDP program.
 ///
 /// # Errors
@@ -243,7 +246,9 @@ pub(crate) fn load(name: &CStr, code: &[Insn]) -> io::Result<Loaded> {
     };
     // SAFETY: the pointers lead to `code`, with its length beside it, and to a string that ends in zero; both outlive the
     // call, and the kernel only reads them.
-    let denied = match unsafe { attr().open(PROG_LOAD) } {
+    let mut attempts = (0..LOAD_ATTEMPTS).map(|_| unsafe { attr().open(PROG_LOAD) });
+    let is_answer = |tried: &io::Result<_>| !tried.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EAGAIN));
+    let denied = match attempts.find(is_answer).unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EAGAIN))) {
         Ok(fd) => return Ok(Loaded(fd)),
         Err(e) => e,
     };
@@ -391,5 +396,41 @@ impl FoundMap {
     /// `None` if it is of another type.
     pub(crate) fn into_sockets(self) -> Option<SocketMap> {
         self.shaped([MAP_TYPE_XSKMAP, 4, 4]).map(SocketMap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    extern "C" fn nothing(_: libc::c_int) {}
+
+    /// As those of timers, or of who stops the process for a moment.
+    #[test]
+    fn signals_do_not_keep_a_program_from_being_loaded() {
+        if !testbed::runs_here() {
+            return;
+        }
+        // SAFETY: the handler does nothing, and nobody else here uses this signal.
+        unsafe { libc::signal(libc::SIGUSR1, nothing as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+        // Returns XDP_PASS.
+        let code = [(0xb7, 2), (0x95, 0)].map(|(code, imm)| Insn { code, regs: 0, off: 0, imm });
+        // SAFETY: takes nothing.
+        let (me, is_over) = (unsafe { libc::pthread_self() }, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    // SAFETY: that thread waits for this one.
+                    unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            });
+            let failed = (0..2000).find_map(|_| load(c"signalled", &code).err());
+            is_over.store(true, Ordering::Relaxed);
+            assert!(failed.is_none(), "{failed:?}");
+        });
     }
 }
