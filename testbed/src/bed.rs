@@ -1,8 +1,11 @@
 //! A set of namespaces with one owner: made from a plan, gone with its value.
 
 use std::fs::{self, File};
+use std::io;
+use std::net::Ipv6Addr;
 use std::os::unix::fs::FileExt;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::cable::Plan;
 use crate::{Error, name, netns, tools};
@@ -49,6 +52,7 @@ impl Bed {
         }
         tools::run("ip", &["-batch", "-"], &plan.links(|node| bed.nodes[node].namespace.clone()))?;
         bed.set_up_nodes(plan)?;
+        bed.nodes.iter().enumerate().try_for_each(|(index, node)| node.await_addresses(plan, index))?;
         bed.open_counters()?;
         bed.is_kept = keep.is_some();
         Ok(bed)
@@ -146,6 +150,26 @@ impl Node {
         })?
     }
 
+    /// Waits until the node takes packets. The kernel says that it has the addresses, and has them when it has the time to
+    /// notice that the other ends of the cables are there: the last sign of that is the local route of IPv6.
+    fn await_addresses(&self, plan: &Plan, index: usize) -> Result<(), Error> {
+        let end = Instant::now() + PATIENCE;
+        let has_all = || -> io::Result<bool> {
+            let routes = fs::read_to_string("/proc/thread-self/net/ipv6_route")?;
+            let has = |address: Ipv6Addr| routes.lines().any(|line| is_local_route(line, address));
+            Ok(plan.v6_addresses(index).all(has))
+        };
+        netns::enter(&self.namespace, || {
+            while !has_all().map_err(Error::io("read /proc/thread-self/net/ipv6_route"))? {
+                if Instant::now() > end {
+                    return Err(Error::invalid(format!("the links of {} do not come up", self.name)));
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        })?
+    }
+
     /// What `/proc/net/dev` says about this node.
     pub(crate) fn counters(&self) -> Result<String, Error> {
         let file = self.counters.as_ref().expect("opened when the bed was built or opened");
@@ -193,6 +217,15 @@ pub fn keep_names() -> Vec<String> {
     names
 }
 
+/// Whether a line of `/proc/net/ipv6_route` is that by which a host takes what is for this address.
+fn is_local_route(line: &str, address: Ipv6Addr) -> bool {
+    const RTF_LOCAL: u32 = 0x8000_0000;
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [destination, "80", .., flags, _device] = fields[..] else { return false };
+    destination == format!("{:032x}", address.to_bits())
+        && u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & RTF_LOCAL != 0)
+}
+
 /// Makes a device carry frames as a real link does: no segmentation offload
 /// and no checksum left for a card to fill in.
 fn real_frames(device: &str) -> Result<(), Error> {
@@ -233,6 +266,9 @@ fn settings(is_router: bool, ecmp_seed: Option<u32>) -> Result<(), Error> {
     }
     Ok(())
 }
+
+/// Longer than any link needs to come up.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Source and destination address, protocol, source and destination port, as
 /// the bits 0, 1, 2, 4 and 5 of `fib_multipath_hash_fields`.

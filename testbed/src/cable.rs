@@ -133,6 +133,11 @@ impl Plan {
         batch.join("\n") + "\n"
     }
 
+    /// The node's IPv6 addresses.
+    pub(crate) fn v6_addresses(&self, node: usize) -> impl Iterator<Item = Ipv6Addr> {
+        self.ends(node).map(|(_, own, ..)| own.v6)
+    }
+
     /// Lines for `tc -batch` inside one node: what it sends is shaped.
     pub(crate) fn queues(&self, node: usize) -> String {
         let mut batch = String::new();
