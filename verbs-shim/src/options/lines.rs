@@ -16,6 +16,7 @@ use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Metadata, Subscriber, span};
 
+use crate::cancel::NoCancel;
 use crate::quiet;
 
 /// Writes each event as a line: when, how grave, what.
@@ -42,6 +43,7 @@ impl Subscriber for Lines {
     }
 
     fn event(&self, event: &Event<'_>) {
+        let _whole = NoCancel::begin();
         let now = humantime::format_rfc3339_micros(SystemTime::now().max(UNIX_EPOCH));
         let mut line = Line(format!("{now} {:>5}", event.metadata().level().as_str()));
         event.record(&mut line);

@@ -17,6 +17,8 @@ static void *all_calls(void *done) {
     CHECK(to_t);
     IS(send_from(&t, 2, 64, 64, to_t, t.qp->qp_num), 0);
     IS(send_from(&t, 3, 64, 64, to_t, 0xffff), 0); /* which is logged */
+    struct ibv_recv_wr nothing = {.wr_id = 4}, *bad;
+    IS(ibv_post_recv(t.qp, &nothing, &bad), 0); /* and this */
     for (int i = 0; i < 3; i++)
         wait_wc(t.cq);
     IS(ibv_destroy_ah(to_t), 0);
@@ -64,7 +66,17 @@ static void cancel(void *(*run)(void *), void *arg, int after_us) {
     CHECK(end == PTHREAD_CANCELED);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "child")) {
+        CHECK(ibv_get_device_list(NULL)); /* which begins to log */
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        int status;
+        if (pid > 0) {
+            IS(waitpid(pid, &status, 0), pid);
+            return status != 0;
+        }
+    }
     bool done = false;
     pthread_t t;
     void *end;
