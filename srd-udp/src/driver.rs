@@ -15,7 +15,7 @@ use crate::route;
 use crate::rx::{Assists, Receiver};
 use crate::socket::{self, MainInfo};
 use crate::stats::UdpStats;
-use crate::sys;
+use crate::sys::{self, NoCancel};
 use crate::tx::Sender;
 use crate::waker::Waker;
 
@@ -228,6 +228,7 @@ impl Driver for UdpDriver {
     }
 
     fn max_datagram(&mut self, to: SocketAddr) -> u16 {
+        let _whole = NoCancel::begin();
         let headers = if self.local.is_ipv4() { 28 } else { 48 };
         let mtu = self.options.mtu.map_or_else(|| route::mtu(self.local, to).ok(), |mtu| Some(mtu.into()));
         let max = mtu.map_or(UNKNOWN_MAX, |mtu| mtu.saturating_sub(headers));

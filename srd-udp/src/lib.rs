@@ -34,5 +34,5 @@ pub use error::BindError;
 pub use options::{Offload, UdpOptions, WaitMode};
 pub use stats::UdpStats;
 #[doc(hidden)]
-pub use sys::spare_standard;
+pub use sys::{NoCancel, spare_standard};
 pub use waker::Waker;

@@ -9,7 +9,7 @@ use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage, Rout
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
-use crate::sys::spare_standard;
+use crate::sys::{NoCancel, spare_standard};
 
 /// Dumps come in pieces of at most this many bytes.
 const BUFFER: usize = 64 << 10;
@@ -35,6 +35,7 @@ impl Netlink {
     /// # Errors
     /// The kernel's answer.
     pub fn open() -> io::Result<Netlink> {
+        let _whole = NoCancel::begin();
         let mut socket = spare_standard(Socket::new(NETLINK_ROUTE)?)?;
         socket.bind(&netlink_sys::SocketAddr::new(0, 0))?;
         socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
@@ -63,6 +64,7 @@ impl Netlink {
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
+        let _whole = NoCancel::begin();
         self.socket.send(&bytes, 0).map(drop)
     }
 
@@ -165,6 +167,7 @@ impl Netlink {
     /// Reads one datagram, which holds several messages; `None` for those that this crate cannot decode.
     fn read(&mut self, mut each: impl FnMut(Option<NetlinkMessage<RouteNetlinkMessage>>)) -> io::Result<()> {
         self.buffer.clear();
+        let whole = NoCancel::begin();
         loop {
             match self.socket.recv(&mut self.buffer, 0) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -172,6 +175,7 @@ impl Netlink {
                 Ok(_) => break,
             }
         }
+        drop(whole);
         let mut rest = &self.buffer[..];
         while let Some(length) = rest.first_chunk().map(|b| u32::from_ne_bytes(*b) as usize) {
             if length < 16 || length > rest.len() {

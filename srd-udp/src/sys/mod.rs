@@ -4,6 +4,7 @@
 //! are encoded and decoded byte by byte, so that only the system calls themselves need `unsafe`.
 
 mod addr;
+mod cancel;
 mod clock;
 mod cmsg;
 mod msg;
@@ -12,6 +13,7 @@ mod sleep;
 mod standard;
 
 pub(crate) use addr::RawAddr;
+pub use cancel::NoCancel;
 pub(crate) use clock::{monotonic_ns, realtime_ns};
 pub(crate) use cmsg::Control;
 pub(crate) use msg::{MAX_MESSAGES, drain_errors, has_arrivals, receive, send, send_many, send_small};

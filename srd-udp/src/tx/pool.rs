@@ -10,6 +10,7 @@ use crate::error::BindError;
 use crate::options::UdpOptions;
 use crate::socket::{any_port, open_path};
 use crate::stats::UdpStats;
+use crate::sys::NoCancel;
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -54,6 +55,7 @@ impl Pool {
         assert!(index < self.sockets.len(), "source port {index} of a pool of {}", self.sockets.len());
         let slot = &mut self.sockets[index];
         if slot.is_none() {
+            let _whole = NoCancel::begin();
             match open_path(self.local, self.range.as_ref(), self.send_buffer) {
                 Ok(socket) => {
                     stats.sockets_open += 1;

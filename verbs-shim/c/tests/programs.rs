@@ -198,9 +198,10 @@ fn threads_are_cancelled_outside_of_the_verbs() {
     let bench = Bench::new();
     let program = bench.compile("cancel");
     // A log that says much, since writing it is a place to be cancelled.
-    bench.run(bench.command(&program).env("SRD_LOG", "debug"));
+    let two = [("SRD_DEVICES", "2")];
+    bench.run(bench.command(&program).envs(two).env("SRD_LOG", "debug"));
     // A child opens the log anew for each line.
-    bench.run(bench.command(program).env("SRD_LOG_FILE", bench.path().join("log")).arg("child"));
+    bench.run(bench.command(program).envs(two).env("SRD_LOG_FILE", bench.path().join("log")).arg("child"));
 }
 
 #[test]

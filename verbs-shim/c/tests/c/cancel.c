@@ -21,6 +21,18 @@ static void *all_calls(void *done) {
     IS(ibv_post_recv(t.qp, &nothing, &bad), 0); /* and this */
     for (int i = 0; i < 3; i++)
         wait_wc(t.cq);
+    /* To another device, for which there are sockets to be opened. */
+    struct side far = make_side_of(open_device(1), false, 7, 0);
+    struct ibv_ah *to_far = make_ah(t.pd, far.gid);
+    CHECK(to_far);
+    for (int i = 0; i < 100; i++) {
+        IS(recv_at(&far, 1, 0, 64), 0);
+        IS(send_from(&t, 2, 64, 64, to_far, far.qp->qp_num), 0);
+        wait_wc(far.cq);
+        wait_wc(t.cq);
+    }
+    IS(ibv_destroy_ah(to_far), 0);
+    drop_side(&far);
     IS(ibv_destroy_ah(to_t), 0);
     IS(ibv_destroy_cq(cq), 0);
     IS(ibv_destroy_comp_channel(channel), 0);
