@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use crate::errno::{EFAULT, EINVAL, Errno};
+use crate::errno::{EFAULT, EINVAL, ENOMEM, Errno};
 
 pub(crate) fn page_size() -> usize {
     // It is there on every system.
@@ -17,8 +17,8 @@ pub(crate) fn page_size() -> usize {
 pub(crate) fn check(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
     let start = addr - addr % page_size();
     let end = addr.checked_add(len).ok_or(EINVAL)?;
-    // A call that does nothing else: there is nothing to write back.
-    if unsafe { libc::msync(start as *mut _, end - start, libc::MS_ASYNC) } != 0 {
+    // A call that does nothing else: there is nothing to write back. Where it is forbidden, it cannot tell.
+    if unsafe { libc::msync(start as *mut _, end - start, libc::MS_ASYNC) } != 0 && Errno::last() == ENOMEM {
         return Err(EFAULT);
     }
     // Where /proc is not mounted nobody can tell, and using such memory would kill the program, as a use of its own would.

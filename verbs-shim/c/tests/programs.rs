@@ -385,6 +385,13 @@ fn devices_work_where_there_are_no_files() {
 }
 
 #[test]
+fn much_can_be_forbidden() {
+    let bench = Bench::new();
+    let (denied, program) = (bench.compile("denied"), bench.compile("traffic"));
+    bench.run(bench.command(denied).arg(program).env("SRD_PROFILE", "efa3"));
+}
+
+#[test]
 fn verbs_take_little_stack() {
     let bench = Bench::new();
     let program = bench.compile("stack");
