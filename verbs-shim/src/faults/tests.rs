@@ -137,7 +137,7 @@ fn network() -> impl Strategy<Value = Fault> {
         }),
         way().prop_map(|way| Fault::Dead { place: Place::All, way }),
         (any::<std::net::IpAddr>(), way()).prop_map(|(ip, way)| Fault::Dead { place: Place::Host(ip), way }),
-        (any::<std::net::IpAddr>(), any::<u16>(), way())
+        (any::<std::net::IpAddr>(), 1..=u16::MAX, way())
             .prop_map(|(ip, port, way)| Fault::Dead { place: Place::Peer((ip, port).into()), way }),
         proptest::collection::vec(0..1024_u16, 1..5)
             .prop_map(|numbers| Fault::Dead { place: Place::Paths(numbers), way: Way::Both }),
