@@ -65,7 +65,7 @@ impl Conn {
 
     /// The time between two packets at the present rate. By as much the RTT may grow unseen where many share a link and each
     /// sends rarely: the others fill the queue between two of our packets.
-    fn gap(&self) -> Span {
+    pub(super) fn gap(&self) -> Span {
         Span::from_secs_f64(f64::from(self.datagram.get()) / self.cc.rate())
     }
 

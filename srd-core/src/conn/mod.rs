@@ -108,6 +108,8 @@ pub(crate) struct Conn {
     backoff: u32,
     /// When probes asked a silent peer last.
     asked_at: Time,
+    /// Before this, no path is probed.
+    may_probe_paths_at: Time,
     tail_probe: TailProbe,
     loss_at: Time,
     /// The end of the stall for which a timeout was put off since the last news.
@@ -199,6 +201,7 @@ impl Conn {
             last_sent_at: cx.now,
             backoff: 0,
             asked_at: Time::ZERO,
+            may_probe_paths_at: Time::ZERO,
             tail_probe: TailProbe::Idle,
             loss_at: Time::NEVER,
             pardoned: None,

@@ -28,6 +28,10 @@ const LATE_BURSTS: u64 = 3;
 /// Packet numbers that only probes may use, so that a full window does not silence them.
 pub(super) const PROBE_NUMBERS: u32 = 32;
 
+/// Packets that might leave, at the present rate, between two probes for paths: where hundreds of them are due, they must not
+/// take all of a slow link, and then be lost again.
+const PATH_PROBE_GAPS: u64 = 2;
+
 /// Probes whose pace puts off what comes after them.
 const PROBES_PACED: u64 = 8;
 
@@ -111,7 +115,7 @@ impl Conn {
         if matches!(self.tail_probe, TailProbe::Due(_)) || self.ping || self.owes_floor(outbox) {
             return cx.now;
         }
-        let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.paths.next_probe());
+        let mut at = self.timer_at(cx, outbox).min(self.acks.due()).min(self.path_probe_at());
         if self.may_send_data(outbox) {
             let send_at = self.send_at(outbox);
             if send_at > cx.now || cx.line.is_free(cx.now) {
@@ -163,7 +167,7 @@ impl Conn {
             // Room for new packets is worth more than the memory of lost ones.
             self.sent.forget(cx.now);
         }
-        if outbox.is_waiting() {
+        if outbox.is_waiting() && self.may_probe_paths_at <= cx.now {
             self.paths.revive(cx.now, self.cc.rate());
         }
         if self.wants_probe(cx, outbox) {
@@ -174,7 +178,10 @@ impl Conn {
             self.send_tail_probe(cx, route, outbox, upper, batch);
             return true;
         }
-        if let Some(path) = self.paths.take_probe(cx.now) {
+        if self.path_probe_at() <= cx.now
+            && let Some(path) = self.paths.take_probe(cx.now)
+        {
+            self.may_probe_paths_at = cx.now + self.gap() * PATH_PROBE_GAPS;
             self.send_ping(cx, route, path, self.datagram.get().into(), outbox, upper, batch);
             return true;
         }
@@ -263,8 +270,16 @@ impl Conn {
         matches!(self.tail_probe, TailProbe::Due(_))
             || self.ping
             || self.owes_floor(outbox)
-            || self.paths.next_probe() <= cx.now
+            || self.path_probe_at() <= cx.now
             || (self.datagram.grow_at() <= cx.now && outbox.live() > 0)
+    }
+
+    /// When a path is to be probed next. Not while all are silent: that is asked about by other means, and ever more rarely.
+    fn path_probe_at(&self) -> Time {
+        if self.backoff >= CONGESTED_TIMEOUTS {
+            return Time::NEVER;
+        }
+        self.paths.next_probe().max(self.may_probe_paths_at)
     }
 
     fn pick(&mut self, cx: &Cx<'_>, avoid: Option<u8>) -> u8 {
