@@ -40,6 +40,8 @@ pub(super) struct Covered {
     packets: u32,
     /// When the latest-sent of them was sent.
     newest: Option<Time>,
+    /// Packets that were held to be lost are among them.
+    late: bool,
     round_over: bool,
     /// When the oldest of those that were in flight was sent.
     oldest: Time,
@@ -214,6 +216,7 @@ impl Conn {
             Fate::Lost(_) => {
                 cx.stats.spurious_retransmits += 1;
                 self.paths.on_spurious(&s);
+                covered.late = true;
             }
             Fate::InFlight => {
                 self.in_flight -= u64::from(s.bytes);
@@ -243,19 +246,21 @@ impl Conn {
     pub(super) fn settle(&mut self, cx: &mut Cx<'_>, outbox: &mut Outbox) {
         let Some(covered) = self.unsettled.take() else { return };
         let (covered, at, queue_delay) = (&covered, covered.at, covered.queue_delay);
+        if covered.newest.is_some() || covered.late {
+            self.heard(cx);
+            if self.backoff > 0 {
+                // Now it can be told which packets were lost.
+                self.backoff = 0;
+                self.loss_at = cx.now;
+            }
+            self.tail_probe = TailProbe::Idle;
+            self.pardoned = None;
+        }
         let Some(newest) = covered.newest else {
             // What it covered was held to be lost. Not to be walked over by each acknowledgement that follows.
             self.sent.forget_acked();
             return;
         };
-        self.heard(cx);
-        if self.backoff > 0 {
-            // Now it can be told which packets were lost.
-            self.backoff = 0;
-            self.loss_at = cx.now;
-        }
-        self.tail_probe = TailProbe::Idle;
-        self.pardoned = None;
         if self.datagram.adapt(cx.now, self.paths.len(), self.rtt.srtt()) {
             cx.stats.mtu_reductions += 1;
         }
@@ -302,11 +307,20 @@ impl Conn {
         self.limit_wait(cx);
     }
 
+    /// Whether anything is known of how long an acknowledgement takes. If not, no packet is forgotten for being lost: where all
+    /// acknowledgements are of packets that are forgotten, nobody would ever know.
+    pub(super) fn knows_trips(&self) -> bool {
+        self.rtt.is_sampled() || self.newest_acked_at != Time::ZERO
+    }
+
     /// Forgets packets whose fate is settled, lost ones only when an acknowledgement of them has become unlikely or the
     /// window fills up.
     fn forget(&mut self, cx: &Cx<'_>) {
         let used = self.sent.len();
         if !self.sent.forget_acked() {
+            return;
+        }
+        if !self.knows_trips() {
             return;
         }
         let crowded = used > self.remote.packet_window / 2 || used + PROBE_NUMBERS >= self.remote.packet_window;

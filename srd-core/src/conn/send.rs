@@ -163,7 +163,7 @@ impl Conn {
         }
         // Without this acknowledgement the peer may be about to agree to an echo of our good-bye.
         self.ping |= self.may_be_forgotten() && self.acks.due() <= cx.now;
-        if self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window {
+        if self.sent.len() + PROBE_NUMBERS >= self.remote.packet_window && self.knows_trips() {
             // Room for new packets is worth more than the memory of lost ones.
             self.sent.forget(cx.now);
         }
