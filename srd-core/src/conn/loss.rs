@@ -23,6 +23,10 @@ const HOST_GROWTH: u64 = 8;
 const PROBES_PER_TIMEOUT: u32 = 2;
 /// Timeouts in a row after which silence counts as congestion. The first may be a peer that was not scheduled.
 pub(super) const CONGESTED_TIMEOUTS: u32 = 2;
+/// Timeouts in a row after which their ceiling doubles: a pause is a small part of the silence before it. So it ends even where
+/// acknowledgements take longer than packets are remembered, because of what the probes add to a queue. (The peer is heard
+/// meanwhile, or it would be given up.)
+const TIMEOUTS_PER_CEILING: u32 = 64;
 /// Packets that are given up at once when a probe needs a number and the window is used up.
 const GIVEN_UP: u32 = 8;
 /// How long packets that were declared lost are remembered, in retransmission timeouts: until then a late
@@ -52,7 +56,8 @@ pub(super) struct Covered {
 impl Conn {
     /// The retransmission timeout of a path (RFC 6298, with acknowledgement delay and floor of the configuration).
     fn rto(&self, cx: &Cx<'_>) -> impl Fn(&Rtt) -> Span + use<> {
-        let (min, max, g) = (cx.config.rto_min, cx.config.rto_max, cx.granularity);
+        let (min, g) = (cx.config.rto_min, cx.granularity);
+        let max = cx.config.rto_max * (1 << (self.backoff / TIMEOUTS_PER_CEILING).min(16));
         let (ack_delay, shift) = (self.peer_ack_delay(), self.backoff.min(16));
         let whole = self.rtt.timeout(g);
         let gap = self.gap();
