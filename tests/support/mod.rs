@@ -49,7 +49,7 @@ const ATTEMPTS: u32 = 5;
 /// A run counts as disturbed if threads had to wait for a core as long as this.
 const DISTURBED: Duration = Duration::from_millis(3);
 /// If they had to in every run for longer than this, the machine is too busy for any figure of time.
-const HOPELESS: Duration = Duration::from_millis(20);
+const HOPELESS: Duration = Duration::from_millis(10);
 
 /// Repeats an experiment that missed its figures while threads ran late; it says how late, and what it missed.
 pub(crate) fn attempt(mut run: impl FnMut() -> (Duration, Vec<String>)) {
