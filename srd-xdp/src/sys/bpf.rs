@@ -402,7 +402,7 @@ impl FoundMap {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -418,6 +418,13 @@ mod tests {
         unsafe { libc::signal(libc::SIGUSR1, nothing as extern "C" fn(libc::c_int) as libc::sighandler_t) };
         // Returns XDP_PASS.
         let code = [(0xb7, 2), (0x95, 0)].map(|(code, imm)| Insn { code, regs: 0, off: 0, imm });
+        let undisturbed = || {
+            let began = Instant::now();
+            load(c"undisturbed", &code).expect("loaded");
+            began.elapsed()
+        };
+        // Mostly there is time for one between two signals, on however slow a machine.
+        let pause = 3 * undisturbed().max(undisturbed()).max(Duration::from_micros(30));
         // SAFETY: takes nothing.
         let (me, is_over) = (unsafe { libc::pthread_self() }, AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -425,7 +432,7 @@ mod tests {
                 while !is_over.load(Ordering::Relaxed) {
                     // SAFETY: that thread waits for this one.
                     unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
-                    std::thread::sleep(Duration::from_micros(100));
+                    std::thread::sleep(pause);
                 }
             });
             let failed = (0..2000).find_map(|_| load(c"signalled", &code).err());
