@@ -322,10 +322,7 @@ impl Conn {
     /// window fills up.
     fn forget(&mut self, cx: &Cx<'_>) {
         let used = self.sent.len();
-        if !self.sent.forget_acked() {
-            return;
-        }
-        if !self.knows_trips() {
+        if !self.sent.forget_acked() || !self.knows_trips() {
             return;
         }
         let crowded = used > self.remote.packet_window / 2 || used + PROBE_NUMBERS >= self.remote.packet_window;

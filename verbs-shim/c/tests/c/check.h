@@ -234,6 +234,14 @@ static inline int send_from(struct side *s, uint64_t wr_id, size_t offset, uint3
     return ibv_post_send(s->qp, &wr, &bad);
 }
 
+/* One message from `a` to `b`, which may be the same. */
+static inline void pass(struct side *a, struct side *b, struct ibv_ah *to_b) {
+    IS(recv_at(b, 1, 0, 64), 0);
+    IS(send_from(a, 2, 64, 64, to_b, b->qp->qp_num), 0);
+    IS(wait_wc(a->cq).status, IBV_WC_SUCCESS);
+    IS(wait_wc(b->cq).status, IBV_WC_SUCCESS);
+}
+
 /* Posts one RDMA operation: 'r'ead, 'w'rite, or write with 'i'mmediate. */
 static inline int rdma(struct side *s, char op, uint64_t wr_id, size_t offset, uint32_t len, struct ibv_ah *ah,
                        struct address *to, uint64_t addr, uint32_t rkey) {

@@ -9,13 +9,6 @@ static struct ibv_ah *to_b;
 static struct ibv_comp_channel *channel;
 static struct ibv_cq *told;
 
-static void exchange(void) {
-    IS(recv_at(&b, 1, 0, 64), 0);
-    IS(send_from(&a, 2, 0, 64, to_b, b.qp->qp_num), 0);
-    IS(wait_wc(a.cq).status, IBV_WC_SUCCESS);
-    IS(wait_wc(b.cq).status, IBV_WC_SUCCESS);
-}
-
 /* An event, by a completion that nobody takes. */
 static void event_of_told(void) {
     struct ibv_qp *qp = make_qp(a.pd, told, false, 0, 0);
@@ -57,7 +50,7 @@ static void child(void) {
     CHECK(memcmp(&a.gid, &gid, sizeof gid)); /* an address of its own */
     CHECK(to_b = make_ah(a.pd, b.gid));
     for (int i = 0; i < 20; i++)
-        exchange();
+        pass(&a, &b, to_b);
     IS(ibv_destroy_ah(to_b), 0);
     drop_side(&a);
     drop_side(&b);
@@ -80,7 +73,7 @@ int main(void) {
     a = make_side(false, 7);
     b = make_side(false, 7);
     CHECK(to_b = make_ah(a.pd, b.gid));
-    exchange();
+    pass(&a, &b, to_b);
     CHECK(channel = ibv_create_comp_channel(a.ctx));
     CHECK(told = ibv_create_cq(a.ctx, 10, NULL, channel, 0));
     for (int i = 0; i < 3; i++) {
@@ -91,11 +84,11 @@ int main(void) {
             child();
             exit(0); /* with handlers: nothing of the parent's goes */
         }
-        exchange(); /* undisturbed */
+        pass(&a, &b, to_b); /* undisturbed */
         int status;
         IS(waitpid(pid, &status, 0), pid);
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        exchange();
+        pass(&a, &b, to_b);
         /* The event is there still. */
         struct ibv_cq *cq;
         void *ctx;
@@ -128,7 +121,7 @@ int main(void) {
     for (int i = 0; i < POPENS; i++) {
         FILE *shell = popen("ls -l /proc/self/fd | grep -c socket:", "r");
         CHECK(shell);
-        exchange();
+        pass(&a, &b, to_b);
         int sockets;
         IS(fscanf(shell, "%d", &sockets), 1);
         pclose(shell);

@@ -1,21 +1,11 @@
 /* A program that goes where there are no files any more, as servers do, once it has its devices. */
 #include "check.h"
 
-static struct side a, b;
-
-static void exchange(struct ibv_ah *to_b) {
-    IS(recv_at(&b, 1, 0, 64), 0);
-    IS(send_from(&a, 2, 0, 64, to_b, b.qp->qp_num), 0);
-    IS(wait_wc(a.cq).status, IBV_WC_SUCCESS);
-    IS(wait_wc(b.cq).status, IBV_WC_SUCCESS);
-}
-
 static void use(void) {
-    a = make_side_of(open_device(0), false, 7, 0);
-    b = make_side_of(open_device(1), false, 7, 0);
+    struct side a = make_side_of(open_device(0), false, 7, 0), b = make_side_of(open_device(1), false, 7, 0);
     struct ibv_ah *to_b = make_ah(a.pd, b.gid);
     CHECK(to_b);
-    exchange(to_b);
+    pass(&a, &b, to_b);
     NULL_WITH(ibv_create_cq(a.ctx, 0, NULL, NULL, 0), EINVAL); /* which is logged */
     IS(ibv_destroy_ah(to_b), 0);
     drop_side(&a);

@@ -202,12 +202,8 @@ int main(int argc, char **argv) {
         struct side s = make_side(false, 7);
         struct ibv_ah *ah = make_ah(s.pd, s.gid);
         CHECK(ah);
-        for (int i = 0; i < atoi(argv[2]); i++) {
-            IS(recv_at(&s, 1, 0, 64), 0);
-            IS(send_from(&s, 2, 0, 64, ah, s.qp->qp_num), 0);
-            wait_wc(s.cq);
-            wait_wc(s.cq);
-        }
+        for (int i = 0; i < atoi(argv[2]); i++)
+            pass(&s, &s, ah);
         IS(ibv_destroy_ah(ah), 0);
         drop_side(&s);
     } else if (!strcmp(argv[1], "die")) {

@@ -66,10 +66,7 @@ static void *maker(void *arg) {
         struct side s = make_side(false, 7);
         struct ibv_ah *ah = make_ah(s.pd, s.gid);
         CHECK(ah);
-        IS(recv_at(&s, 1, 0, 64), 0);
-        IS(send_from(&s, 2, 64, 64, ah, s.qp->qp_num), 0);
-        wait_wc(s.cq);
-        wait_wc(s.cq);
+        pass(&s, &s, ah);
         IS(ibv_destroy_ah(ah), 0);
         drop_side(&s);
     }
