@@ -27,15 +27,23 @@ fn rate_is_reached_and_not_exceeded() {
         links.iter().find(|l| l.leaf == 0 && l.direction == Direction::Up).unwrap().bytes
     };
     until("the link is full", || running.received() > 500_000);
-    // The counters are read between two readings of the clock each: for so long at most, and at least, it has carried this.
-    let (first, before, second) = (Instant::now(), carried(), Instant::now());
-    until("2.5 MB more have passed", || running.received() > 3_000_000);
-    let (third, after, fourth) = (Instant::now(), carried(), Instant::now());
+    let mut most = 0.0_f64;
+    for stretch in 1..=10 {
+        // The counters are read between two readings of the clock each: for so long at most, and at least, it has carried this.
+        let (first, before, second) = (Instant::now(), carried(), Instant::now());
+        let enough = running.received() + 2_500_000;
+        until("2.5 MB more have passed", || running.received() > enough);
+        let (third, after, fourth) = (Instant::now(), carried(), Instant::now());
+        let share = |time: Duration| (after - before) as f64 * 8.0 / time.as_secs_f64() / rate.bits_per_second() as f64;
+        assert!(share(fourth - first) < 1.1, "{} of {rate} in stretch {stretch}", share(fourth - first));
+        most = most.max(share(third - second));
+        // TCP, too, needs a core now and then.
+        if most > 0.9 {
+            break;
+        }
+    }
     running.stop();
-    let share = |time: Duration| (after - before) as f64 * 8.0 / time.as_secs_f64() / rate.bits_per_second() as f64;
-    assert!(share(fourth - first) < 1.1, "{} of {rate}", share(fourth - first));
-    // TCP, too, needs a core now and then.
-    assert!(share(third - second) > 0.5, "{} of {rate}", share(third - second));
+    assert!(most > 0.9, "{most} of {rate}");
 }
 
 #[test]
