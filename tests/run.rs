@@ -164,6 +164,27 @@ fn run_programs_get_the_library_and_the_options() {
 }
 
 #[test]
+fn run_finds_the_library_where_it_is_installed_and_where_it_is_built() {
+    let shop = Workshop::new();
+    let program = shop.program("program", "host/libibverbs.so.1", &[]);
+    fs::create_dir(shop.at("bin")).expect("create");
+    fs::copy(env!("CARGO_BIN_EXE_srd"), shop.at("bin/srd")).expect("copy");
+    let output = || {
+        let mut command = Command::new(shop.at("bin/srd"));
+        command.args(["run", "--runtime-dir", &shop.text("runtime"), "--addr", "127.0.0.1", "--"]).arg(&program);
+        command.env("LD_LIBRARY_PATH", shop.at("host")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        output(command)
+    };
+    output().fails(3, &["cannot find libsrd_verbs.so", "../lib", "./x install", "SRD_LIBRARY"]);
+    for place in ["lib", "bin"] {
+        fs::create_dir_all(shop.at(place)).expect("create");
+        fs::rename(shop.at("libsrd_verbs.so"), shop.at(place).join("libsrd_verbs.so")).expect("move");
+        says(&output(), &format!("library {OURS}"));
+        fs::rename(shop.at(place).join("libsrd_verbs.so"), shop.at("libsrd_verbs.so")).expect("move");
+    }
+}
+
+#[test]
 fn run_signals_and_process_numbers_are_the_programs_own() {
     let shop = Workshop::new();
     let mut child = shop.run(&[], &["sh", "-c", "echo $$; read line; kill -TERM $$"]);

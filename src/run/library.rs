@@ -46,7 +46,7 @@ fn beside() -> Result<PathBuf> {
     let found = places.iter().find(|p| p.exists());
     found.cloned().ok_or_else(|| {
         Fault::setup(format_args!(
-            "cannot find {NAME} beside {} or in ../lib; build it with './x build', or {NAMED}",
+            "cannot find {NAME} beside {} or in ../lib; './x install' brings both, or {NAMED}",
             own.display()
         ))
     })
