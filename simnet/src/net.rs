@@ -380,7 +380,8 @@ impl Net {
         let pool = l.pool.map(|pool| &mut self.pools[pool as usize]);
         let found = l.queued(self.now);
         let passage = l.pass(self.now, packet, &mut self.packets, pool);
-        if matches!(passage, Passage::Arrives { .. } | Passage::Dropped(DropReason::QueueFull)) {
+        // What is lost behind the queue has found it, too.
+        if !matches!(passage, Passage::Dropped(DropReason::Blackhole | DropReason::Mtu)) {
             self.lengths.note(link, found);
         }
         match passage {

@@ -2,21 +2,22 @@
 
 use srd_core::Span;
 
-/// A part of a link. A link has at most one of each kind; packets pass them in the order of this list.
+/// A part of a link. A link has at most one of each kind; packets pass them in the order of this list. What is lost or damaged on
+/// a cable has been sent, and took its time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// Drops everything.
     Blackhole,
     /// Silently drops IP packets longer than this many bytes (UDP payload plus 28).
     Mtu(u32),
+    /// A transmitter with a bounded queue before it.
+    Queue(Queue),
     /// Drops a share of packets, in millionths, each by itself.
     Loss(u32),
     /// Drops in bursts (Gilbert): see [`Burst`].
     Burst(Burst),
     /// Changes the bytes of a share of packets, in millionths: flips bits, cuts them short or appends to them.
     Corrupt(u32),
-    /// A transmitter with a bounded queue before it.
-    Queue(Queue),
     /// Propagation delay.
     Delay(Span),
     /// A further delay between zero and this, evenly distributed; packets overtake each other.
@@ -62,10 +63,10 @@ pub struct Burst {
 pub enum PartKind {
     Blackhole,
     Mtu,
+    Queue,
     Loss,
     Burst,
     Corrupt,
-    Queue,
     Delay,
     Jitter,
     Reorder,
@@ -78,10 +79,10 @@ impl Part {
         match self {
             Part::Blackhole => PartKind::Blackhole,
             Part::Mtu(_) => PartKind::Mtu,
+            Part::Queue(_) => PartKind::Queue,
             Part::Loss(_) => PartKind::Loss,
             Part::Burst(_) => PartKind::Burst,
             Part::Corrupt(_) => PartKind::Corrupt,
-            Part::Queue(_) => PartKind::Queue,
             Part::Delay(_) => PartKind::Delay,
             Part::Jitter(_) => PartKind::Jitter,
             Part::Reorder(..) => PartKind::Reorder,
