@@ -30,6 +30,8 @@ struct Sending {
     /// Bytes that have not been posted; `None` for no end.
     left: Option<u64>,
     outstanding: u32,
+    /// A message failed: it is not made good, so the flow goes on no further and does not complete.
+    broken: bool,
     /// Bytes posted so far, and since when, for applications that make data at a rate.
     posted: u64,
     since: Time,
@@ -134,14 +136,18 @@ impl SrdStation {
             }
             let Some(sending) = self.sending.get_mut(&(flow as usize)) else { continue };
             sending.outstanding -= 1;
-            if ok && sending.left == Some(0) && sending.outstanding == 0 {
+            sending.broken |= !ok;
+            let (done, broken) = (sending.broken || sending.left == Some(0), sending.broken);
+            if !done {
+                self.post(flow as usize, ledger, io);
+            } else if sending.outstanding == 0 {
                 self.sending.remove(&(flow as usize));
                 if let Err(what) = self.upper.end(&mut self.endpoint, flow) {
                     io.net.violate(format!("flow {flow} could not be ended: {what}"));
                 }
-                ledger.completed(flow as usize, io);
-            } else {
-                self.post(flow as usize, ledger, io);
+                if !broken {
+                    ledger.completed(flow as usize, io);
+                }
             }
         }
     }
@@ -155,7 +161,7 @@ impl SrdStation {
         }
         while let Some(flow) = ledger.take_due(host, now) {
             let (to, left) = (ledger.flows[flow].to, ledger.flows[flow].bytes);
-            self.sending.insert(flow, Sending { flow, to, left, outstanding: 0, posted: 0, since: now });
+            self.sending.insert(flow, Sending { flow, to, left, outstanding: 0, broken: false, posted: 0, since: now });
             self.post(flow, ledger, io);
         }
         while let Some((&(at, flow), ())) = self.paced.first_key_value()
@@ -172,6 +178,7 @@ impl SrdStation {
         let rate = ledger.flows[flow].rate;
         while let Some(sending) = self.sending.get_mut(&flow)
             && sending.outstanding < depth
+            && !sending.broken
             && sending.left != Some(0)
         {
             let size = sending.left.map_or(bytes, |left| left.min(bytes.into()) as u32);

@@ -267,6 +267,38 @@ fn a_fault_meets_what_waits() {
     }
 }
 
+/// A flow is not whole that lacks a message, whatever came after that.
+#[test]
+fn a_flow_that_lost_a_message_does_not_finish() {
+    for verbs in [false, true] {
+        let mut e =
+            experiment(star(2), vec![flow(0, 1, 20_000_000, Transport::Srd), flow(1, 0, 1_000, Transport::Srd)]);
+        e.flows[1].after = vec![(0, Moment::Completed)];
+        e.messages.verbs = verbs;
+        e.srd = Config { peer_timeout: Span::from_millis(5), ..Config::fabric() }.check().expect("valid");
+        let (from, until) = (US * 200, Some(Span::from_millis(15)));
+        e.faults = vec![Fault { cables: vec![1], directions: (true, true), trouble: Trouble::Dead(None), from, until }];
+        let outcome = run(&e);
+        assert!(outcome.failed_messages > 0 && outcome.flows[0].delivered < 20_000_000, "{outcome:?}");
+        assert_eq!((outcome.flows[0].fct, outcome.flows[1].start), (None, None), "{:?}", outcome.flows);
+    }
+}
+
+/// A cable loses what it has carried, which took its time: of two constant flows of the whole rate half fits, and half of that
+/// arrives.
+#[test]
+fn what_is_lost_has_been_sent() {
+    let all = 1_000 * 8_972;
+    let constant = |from| FlowSpec { rate: Some(100 * G), ..flow(from, 2, all, Transport::Constant { mtu: 9_000 }) };
+    let mut e = experiment(star(3), vec![constant(0), constant(1)]);
+    (e.buffers.port, e.limit) = (100_000, Span::from_millis(2));
+    let trouble = Trouble::Lossy(500_000);
+    e.faults = vec![Fault { cables: vec![2], directions: (true, true), trouble, from: Span::ZERO, until: None }];
+    let outcome = run(&e);
+    let delivered = outcome.flows.iter().map(|f| f.delivered / 8_972).sum::<u64>();
+    assert!((430..580).contains(&delivered), "{delivered} of 2000 packets delivered");
+}
+
 /// A fault that ends while another one of its kind goes on ends nothing else.
 #[test]
 fn faults_may_overlap() {
