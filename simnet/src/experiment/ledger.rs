@@ -105,8 +105,9 @@ impl Ledger {
     /// The next flow that `host` is to start.
     pub(super) fn take_due(&mut self, host: HostId, now: Time) -> Option<usize> {
         let due = self.due.get_mut(host.0 as usize)?;
-        let (_, flow) = due.pop_first_if(|(at, _)| *at <= now)?;
-        self.flows[flow].progress.started = Some(now);
+        // A host that had no time for it then makes it slow, and does not move its start.
+        let (at, flow) = due.pop_first_if(|(at, _)| *at <= now)?;
+        self.flows[flow].progress.started = Some(at);
         Some(flow)
     }
 

@@ -358,6 +358,18 @@ fn descheduled_hosts_cost_time() {
     assert!(noisy > 1.1 * steady && outcome.flows[0].delivered == 20_000_000, "{noisy} us, {steady} without noise");
 }
 
+/// A host that is busy when a flow is due makes it slow; it does not move its start.
+#[test]
+fn flows_start_when_they_are_due() {
+    let mut e = experiment(star(3), vec![flow(0, 1, 2_000_000, Transport::Srd), flow(1, 2, 1_000, Transport::Srd)]);
+    // A batch of 32 datagrams takes 2.3 ms.
+    e.drain = Some((G, 1_024));
+    e.flows[1].start = US * 500;
+    let outcome = run(&e);
+    assert_eq!(outcome.flows[1].start, Some(US * 500), "{:?}", outcome.flows[1]);
+    assert!(fct_us(&outcome, 1) > 500.0, "{:?}", outcome.flows[1]);
+}
+
 #[test]
 fn a_polarised_hash_leaves_cores_idle() {
     let flows: Vec<FlowSpec> = (0..16).map(|i| flow(i, 112 + i, 500_000, tcp(TcpControl::Cubic))).collect();
