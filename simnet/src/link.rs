@@ -183,6 +183,7 @@ impl Link {
     pub(crate) fn empty(&mut self, now: Time) -> VecDeque<(Time, u32)> {
         self.queued(now);
         self.queued = 0;
+        self.rest.late_until = now;
         self.end_at(now, now);
         std::mem::take(&mut self.waiting)
     }
@@ -195,6 +196,7 @@ impl Link {
         self.waiting.iter_mut().for_each(|w| w.0 = stretched(w.0, now, queue.rate, rate));
         self.end_at(stretched(self.busy_until, now, queue.rate, rate), now);
         self.carry = 0;
+        self.rest.late_until = self.retimed(self.rest.late_until, now, rate);
         self.set(Part::Queue(Queue { rate, ..queue }));
         [before, self.waiting.clone()]
     }

@@ -110,7 +110,7 @@ impl State {
         let losses = troubles.iter().filter_map(|t| if let Trouble::Lossy(ppm) = t { Some(*ppm) } else { None });
         State {
             dead: troubles.iter().any(|t| matches!(t, Trouble::Dead(_))),
-            rate: rates.min().unwrap_or(cable.rate),
+            rate: rates.fold(cable.rate, u64::min),
             loss: losses.fold(cable.loss_ppm, both),
         }
     }
@@ -159,6 +159,8 @@ mod tests {
         assert_eq!(of(&[]), (false, 100, 1_000));
         let dead = Trouble::Dead(None);
         assert_eq!(of(&[dead, Trouble::Slow(20), Trouble::Slow(50), dead]), (true, 20, 1_000));
+        // A cable is not faster for being slow.
+        assert_eq!(of(&[Trouble::Slow(200)]), (false, 100, 1_000));
         assert_eq!(of(&[Trouble::Lossy(500_000), Trouble::Lossy(500_000)]), (false, 100, 750_250));
         assert_eq!(of(&[Trouble::Lossy(1_000_000)]), (false, 100, 1_000_000));
     }

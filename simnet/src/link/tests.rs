@@ -55,6 +55,24 @@ fn queue_drops_the_tail_and_marks() {
 }
 
 #[test]
+fn what_is_late_goes_with_its_queue() {
+    let queue = Queue { rate: 1_000_000, limit: 1_000_000, ecn: u64::MAX, ramp: 0 };
+    // A packet takes 1,328 us, and is as late again.
+    let late = |l: &mut Link| {
+        let at = Time::from_nanos(arrival(pass(l, Time::ZERO, 100)));
+        l.late(at, 100, 1_000_000).as_nanos()
+    };
+    let mut l = link(&[Part::Queue(queue)]);
+    assert_eq!(late(&mut l), 2_656_000);
+    l.set_rate(Time::ZERO, 1_000_000_000);
+    assert_eq!(late(&mut l), 2 * 1_328 + 1_328, "at a thousand times the rate");
+    let mut l = link(&[Part::Queue(queue)]);
+    assert_eq!([late(&mut l), late(&mut l)], [2_656_000, 3_984_000]);
+    l.empty(Time::ZERO);
+    assert_eq!(late(&mut l), 2_656_000, "what was before it is gone");
+}
+
+#[test]
 fn parts_replace_those_of_their_kind() {
     let mut l = link(&[Part::Delay(Span::from_nanos(1)), Part::Loss(1_000_000)]);
     assert_eq!(pass(&mut l, Time::ZERO, 1), Passage::Dropped(DropReason::Loss));
