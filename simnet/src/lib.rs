@@ -48,7 +48,7 @@ pub use log::{DropReason, Log, LogEvent};
 pub use net::{End, Net, Violation};
 pub use packet::{Addr, HostId, IP_UDP_OVERHEAD, LinkId, MAIN_PORT, Packet, SwitchId, WIRE_OVERHEAD};
 pub use part::{Burst, Part, PartKind, Queue};
-pub use plan::{Cable, Plan, Port};
+pub use plan::{Cable, Plan, Port, Ways};
 pub use rng::Rng;
 pub use srd::{Command, MAX_APP_HEADER, NodeStats, SrdNode, SrdSpec};
 pub use srd_world::SrdWorld;

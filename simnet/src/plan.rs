@@ -1,6 +1,6 @@
 //! Plans of networks: servers, switches and cables, before there is a world to put them into.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use srd_core::Span;
 
@@ -149,23 +149,45 @@ impl Plan {
         out
     }
 
+    /// See [`Ways::base_rtt`].
+    pub fn base_rtt(&self, from: usize, to: usize, there: u32, back: u32) -> Span {
+        Ways::of(self).base_rtt(from, to, there, back)
+    }
+}
+
+/// Shortest ways between servers. Distances to a switch are worked out once, for all who ask for ways there.
+#[derive(Debug)]
+pub struct Ways<'a> {
+    plan: &'a Plan,
+    neighbours: Vec<Vec<(usize, usize)>>,
+    /// Per switch that somebody asked for, the hops from every other one.
+    distances: BTreeMap<usize, Vec<u32>>,
+}
+
+impl Ways<'_> {
+    /// Those of a plan.
+    pub fn of(plan: &Plan) -> Ways<'_> {
+        Ways { plan, neighbours: plan.neighbours(&BTreeSet::new()), distances: BTreeMap::new() }
+    }
+
     /// Base round-trip time between two servers for packets of these many bytes there and back, queues empty: propagation
     /// and store-and-forward over the shortest path.
-    pub fn base_rtt(&self, from: usize, to: usize, there: u32, back: u32) -> Span {
-        let distances = self.distances(self.edge(to), &BTreeSet::new());
-        let mut path = vec![*self.server_cable(from), *self.server_cable(to)];
-        let neighbours = self.neighbours(&BTreeSet::new());
-        let mut at = self.edge(from);
-        while distances[at] > 0 && distances[at] != u32::MAX {
-            let &(next, cable) = neighbours[at].iter().find(|n| distances[n.0] < distances[at]).expect("a way down");
-            path.push(self.cables[cable]);
-            at = next;
-        }
+    pub fn base_rtt(&mut self, from: usize, to: usize, there: u32, back: u32) -> Span {
+        let Ways { plan, neighbours, distances } = self;
+        let edge = plan.edge(to);
+        let distances = distances.entry(edge).or_insert_with(|| self::distances(neighbours, edge));
         let hop = |c: &Cable| {
             let bits = u64::from(there + back) * 8;
             c.delay * 2 + Span::from_nanos(bits * 1_000_000_000 / c.rate)
         };
-        path.iter().map(hop).fold(Span::ZERO, |a, b| a + b)
+        let mut rtt = hop(plan.server_cable(from)) + hop(plan.server_cable(to));
+        let mut at = plan.edge(from);
+        while distances[at] > 0 && distances[at] != u32::MAX {
+            let &(next, cable) = neighbours[at].iter().find(|n| distances[n.0] < distances[at]).expect("a way down");
+            rtt = rtt + hop(&plan.cables[cable]);
+            at = next;
+        }
+        rtt
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use simnet::experiment::{FlowSpec, Transport};
-use simnet::{Plan, Port};
+use simnet::{Plan, Port, Ways};
 
 use super::scenario::Ideal;
 
@@ -33,8 +33,8 @@ pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> 
             loads.entry(cut).or_default().add(f);
         }
     }
-    let mut ways = BTreeMap::new();
-    let each = |f: &FlowSpec| {
+    let mut ways = Ways::of(plan);
+    let mut each = |f: &FlowSpec| {
         let bytes = f.bytes?;
         let bits = bytes as f64 * 8.0;
         let crossed = cuts.crossed(f);
@@ -44,13 +44,8 @@ pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> 
                 times.fold(0.0, f64::max)
             }
             Ideal::Alone => {
-                // The same for all pairs of servers whose cables are alike.
-                let key = [f.from.0, f.to.0].map(|s| {
-                    let cable = plan.server_cable(s);
-                    (cuts.edges[s], cable.rate, cable.delay)
-                });
-                let rtt = |packet: u32| plan.base_rtt(f.from.0, f.to.0, packet, ACK).as_secs_f64();
-                let (small, large) = *ways.entry(key).or_insert_with(|| (rtt(0), rtt(mtu)));
+                let mut rtt = |packet: u32| ways.base_rtt(f.from.0, f.to.0, packet, ACK).as_secs_f64();
+                let (small, large) = (rtt(0), rtt(mtu));
                 // A packet is stored and forwarded by every cable, but for the one where it is the last of the payload so far.
                 let arrives = |so_far: u64, packet: u64| {
                     let (so_far, packet) = (so_far as f64 * 8.0, packet as f64);
@@ -70,7 +65,7 @@ pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> 
         let made = f.rate.map_or(0.0, |rate| bits / rate as f64);
         Some(seconds.max(made) * 1e6)
     };
-    flows.iter().map(each).collect()
+    flows.iter().map(&mut each).collect()
 }
 
 /// What flows ask of a cut.

@@ -14,7 +14,7 @@ use super::{Descheduling, Experiment, FlowSpec, Transport, faults};
 use crate::cabling::Cabling;
 use crate::host::HostSpec;
 use crate::packet::{Addr, HostId, MAIN_PORT};
-use crate::plan::Port;
+use crate::plan::{Port, Ways};
 use crate::rng::Rng;
 use crate::world::{Action, World};
 
@@ -59,9 +59,13 @@ impl Experiment {
         let mut world = World::new(self.seed, self.ledger(&ids));
         world.net_mut().log.silence();
         let mut servers = vec![Vec::new(); self.plan.servers.len()];
+        let mut sent: BTreeMap<Card, Vec<usize>> = BTreeMap::new();
+        for (i, f) in self.flows.iter().enumerate() {
+            sent.entry(card(f, f.from)).or_default().push(i);
+        }
         for (card, id) in &ids {
             servers[card.0].push(*id);
-            let (spec, node) = self.station(*card)?;
+            let (spec, node) = self.station(*card, sent.get(card).map_or(&[], Vec::as_slice))?;
             world.add_host(spec, node);
         }
         let cabling = Rc::new(Cabling::lay(world.net_mut(), self.plan.clone(), self.buffers, servers.clone()));
@@ -128,12 +132,9 @@ impl Experiment {
     }
 
     fn ledger(&self, ids: &BTreeMap<Card, HostId>) -> Ledger {
-        let mut rtts = BTreeMap::new();
-        // Servers of the same switches are as far from each other.
+        let mut ways = Ways::of(&self.plan);
         let mut rtt = |f: &FlowSpec| match f.transport {
-            Transport::Tcp(config) => *rtts
-                .entry((self.plan.edge(f.from.0), self.plan.edge(f.to.0)))
-                .or_insert_with(|| self.plan.base_rtt(f.from.0, f.to.0, config.mtu, TCP_ACK)),
+            Transport::Tcp(config) => ways.base_rtt(f.from.0, f.to.0, config.mtu, TCP_ACK),
             _ => Span::ZERO,
         };
         let mut entries: Vec<Entry> = self.flows.iter().map(|f| entry(f, self.mtu, rtt(f), ids)).collect();
@@ -145,7 +146,8 @@ impl Experiment {
         Ledger::new(entries, ids.len())
     }
 
-    fn station(&self, card: Card) -> Result<(HostSpec, Station), String> {
+    /// The station of a card that sends these flows.
+    fn station(&self, card: Card, flows: &[usize]) -> Result<(HostSpec, Station), String> {
         let mut spec = HostSpec { mtu: self.mtu, source_ports: self.srd.path_pool, ..HostSpec::default() };
         if let Some((rate, queue)) = self.drain {
             (spec.drain, spec.receive_queue) = (Some(rate), queue);
@@ -159,10 +161,10 @@ impl Experiment {
             return Ok((spec, Station::Srd(Box::new(SrdStation::new(config, self.messages)))));
         }
         let mut station = LegacyStation::default();
-        for (i, f) in self.flows.iter().enumerate().filter(|(_, f)| self::card(f, f.from) == card) {
+        for &i in flows {
             station.add(
                 i,
-                match f.transport {
+                match self.flows[i].transport {
                     Transport::Tcp(config) => Legacy::Tcp(config),
                     Transport::Constant { mtu } => Legacy::Constant { mtu },
                     Transport::Srd => unreachable!("not a card of the older transports"),
@@ -170,7 +172,7 @@ impl Experiment {
             );
         }
         // One that is bound to a way needs a choice of ports to find it.
-        let bound = self.flows.iter().any(|f| f.via.is_some() && self::card(f, f.from) == card);
+        let bound = flows.iter().any(|i| self.flows[*i].via.is_some());
         spec.source_ports = station.source_ports().max(if bound { 256 } else { 1 });
         Ok((spec, Station::Legacy(Box::new(station))))
     }

@@ -151,6 +151,15 @@ fn constant_flows_have_their_rate_and_end() {
     assert_eq!(outcome.flows[0].delivered, 1_000);
 }
 
+/// Each of two servers of one switch, one of which is far.
+#[test]
+fn tcp_knows_how_far_each_server_is() {
+    let mut e = experiment(star(3), [1, 2].map(|to| flow(0, to, 1_000_000, tcp(TcpControl::Cubic))).into());
+    e.plan.cables[2].delay = Span::from_millis(5);
+    let outcome = run(&e);
+    assert_eq!((outcome.flows[1].timeouts, outcome.drops), (0, 0), "10 ms away, with a minimum RTO of 5 ms");
+}
+
 #[test]
 fn applications_that_make_data_slowly_are_not_overtaken() {
     for transport in [Transport::Srd, tcp(TcpControl::Cubic)] {
