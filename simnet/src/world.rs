@@ -85,7 +85,9 @@ pub struct World<N: Node> {
     nodes: Vec<N>,
     /// Commands for hosts that are stalled or down, done when they run again.
     deferred: Vec<VecDeque<N::Command>>,
+    /// Actions to come, by the index that their events have, and indices whose actions have happened.
     actions: Vec<Option<Action<N>>>,
+    spare: Vec<u32>,
     shared: N::Shared,
     seed: u64,
     executed: u64,
@@ -105,6 +107,7 @@ impl<N: Node> World<N> {
             nodes: Vec::new(),
             deferred: Vec::new(),
             actions: Vec::new(),
+            spare: Vec::new(),
             shared,
             seed,
             executed: 0,
@@ -123,8 +126,11 @@ impl<N: Node> World<N> {
 
     /// Schedules an action.
     pub fn at(&mut self, at: Time, action: Action<N>) {
-        let index = self.actions.len() as u32;
-        self.actions.push(Some(action));
+        let index = self.spare.pop().unwrap_or_else(|| {
+            self.actions.push(None);
+            self.actions.len() as u32 - 1
+        });
+        self.actions[index as usize] = Some(action);
         self.net.events.push(at.max(self.net.now), Event::Act { index });
     }
 
@@ -329,6 +335,7 @@ impl<N: Node> World<N> {
             Event::Act { index } => {
                 self.net.log.record(at, LogEvent::Acted { index });
                 let action = self.actions[index as usize].take().expect("an action happens once");
+                self.spare.push(index);
                 self.act(action);
             }
         }
@@ -392,5 +399,41 @@ impl<N: Node> World<N> {
 impl<N: Node + fmt::Debug> fmt::Debug for World<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("World").field("seed", &self.seed).field("now", &self.net.now).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that does nothing.
+    struct Idle;
+
+    impl Node for Idle {
+        type Shared = u32;
+        type Command = ();
+        fn start(&mut self, _shared: &mut u32, _io: &mut Io<'_>) {}
+        fn turn(&mut self, _shared: &mut u32, _io: &mut Io<'_>) {}
+        fn command(&mut self, (): (), _shared: &mut u32, _io: &mut Io<'_>) {}
+        fn deadline(&self) -> Option<Time> {
+            None
+        }
+        fn crash(&mut self, _shared: &mut u32, _io: &mut Io<'_>) {}
+    }
+
+    /// Each of them schedules the next one.
+    fn tick(world: &mut World<Idle>) {
+        *world.shared_mut() += 1;
+        world.at(world.now() + Span::from_micros(1), Action::Call("tick", Box::new(tick)));
+    }
+
+    #[test]
+    fn actions_that_have_happened_take_no_memory() {
+        let mut world: World<Idle> = World::new(1, 0);
+        tick(&mut world);
+        tick(&mut world);
+        world.run_for(Span::from_millis(1));
+        assert_eq!(*world.shared(), 2 + 2 * 1_000);
+        assert!(world.actions.len() <= 3, "{} actions are kept", world.actions.len());
     }
 }
