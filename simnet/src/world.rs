@@ -343,10 +343,19 @@ impl<N: Node> World<N> {
     }
 
     fn start_all(&mut self) {
-        while self.started < self.hosts.len() {
+        self.start_some(u32::MAX);
+    }
+
+    /// Starts so many of the hosts that have not been started. Returns whether some are left.
+    pub(crate) fn start_some(&mut self, count: u32) -> bool {
+        for _ in 0..count {
+            if self.started == self.hosts.len() {
+                break;
+            }
             self.started += 1;
             self.start(HostId(self.started as u32 - 1));
         }
+        self.started < self.hosts.len()
     }
 
     fn start(&mut self, host: HostId) {

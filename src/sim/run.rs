@@ -93,7 +93,8 @@ impl Task {
         })
     }
 
-    fn run(&self, base: &Path, progress: &Progress) -> Result<Ran, String> {
+    /// Runs it; nothing if somebody wanted an end before it began.
+    fn run(&self, base: &Path, progress: &Progress) -> Result<Option<Ran>, String> {
         let experiment = self.experiment(base)?;
         let (mut last, mut whole) = (0, true);
         let outcome = experiment.run(|status: Status| {
@@ -108,9 +109,12 @@ impl Task {
             return Err(format!("the simulation broke off: {what}"));
         }
         progress.running.fetch_sub(last, Ordering::Relaxed);
+        if outcome.flows.is_empty() {
+            return Ok(None);
+        }
         progress.events.fetch_add(outcome.events, Ordering::Relaxed);
         let run = results(&experiment, &outcome, &self.scenario, &self.transport);
-        Ok(Ran { run, events: outcome.events, whole })
+        Ok(Some(Ran { run, events: outcome.events, whole }))
     }
 }
 
@@ -143,7 +147,7 @@ pub(super) fn all(
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     let Some(task) = tasks.get(i) else { return };
                     let began = Instant::now();
-                    let result = task.run(base, progress);
+                    let Some(result) = task.run(base, progress).transpose() else { return };
                     let mut sum = busy.lock().expect("nobody panics with it");
                     sum.0 += began.elapsed().as_secs_f64();
                     sum.1 += result.as_ref().map_or(0, |ran| ran.events);

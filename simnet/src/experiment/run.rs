@@ -40,6 +40,9 @@ const SLICE: Span = Span::from_micros(200);
 /// Events between them, at most: where thousands of servers send, they take as long as anybody waits for an interrupt.
 const STRETCH: u32 = 20_000;
 
+/// Hosts that are made or started between two of them: each takes tens of microseconds.
+const HOSTS_AT_ONCE: u32 = 1_024;
+
 /// Bytes of an acknowledgement of TCP on a cable.
 const TCP_ACK: u32 = 90;
 
@@ -47,13 +50,16 @@ const TCP_ACK: u32 = 90;
 type Card = (usize, usize, bool);
 
 impl Experiment {
-    /// Runs it. `watch` is told how far it is now and then, and stops it by returning `false`.
+    /// Runs it. `watch` is told how far it is now and then, and stops it by returning `false`. If it does so before the clock
+    /// has started, the outcome has no flows.
     ///
     /// # Errors
     /// What is wrong with the experiment, in a sentence.
     pub fn run(&self, mut watch: impl FnMut(Status) -> bool) -> Result<Outcome, String> {
         self.plan.check()?;
         self.check()?;
+        let total = self.flows.iter().filter(|f| !f.background).count();
+        let ready = |events| Status { elapsed: Span::ZERO, events, open: total, total };
         let ids: BTreeMap<Card, HostId> =
             self.cards().iter().enumerate().map(|(i, c)| (*c, HostId(i as u32))).collect();
         let mut world = World::new(self.seed, self.ledger(&ids));
@@ -64,6 +70,9 @@ impl Experiment {
             sent.entry(card(f, f.from)).or_default().push(i);
         }
         for (card, id) in &ids {
+            if id.0.is_multiple_of(HOSTS_AT_ONCE) && !watch(ready(0)) {
+                return Ok(Outcome::default());
+            }
             servers[card.0].push(*id);
             let (spec, node) = self.station(*card, sent.get(card).map_or(&[], Vec::as_slice))?;
             world.add_host(spec, node);
@@ -74,11 +83,29 @@ impl Experiment {
             cabling.polarise(world.net_mut(), self.seed);
         }
         self.pin(&mut world, &cabling)?;
+        while world.start_some(HOSTS_AT_ONCE) {
+            if !watch(ready(0)) {
+                return Ok(Outcome::default());
+            }
+        }
+        let mut pass = |world: &mut World<Station>, limit: Time, done: fn(&Ledger) -> bool| {
+            while !stretch(world, limit, done) {
+                if !watch(ready(world.counters().events)) {
+                    return false;
+                }
+            }
+            true
+        };
         if self.warm {
-            self.greet(&mut world, &mut watch);
+            self.greet(&mut world);
+            if !pass(&mut world, Time::ZERO + GREETING_LIMIT, |ledger| ledger.greeting == 0) {
+                return Ok(Outcome::default());
+            }
         }
         let start = world.now() + PAUSE;
-        world.run_until(start);
+        if !pass(&mut world, start, |_| false) {
+            return Ok(Outcome::default());
+        }
         let before = self.begin(&mut world, &cabling, start);
         if let Some(descheduling) = self.descheduling {
             for hosts in servers.into_iter().filter(|h| !h.is_empty()) {
@@ -199,8 +226,8 @@ impl Experiment {
         Ok(())
     }
 
-    /// Opens all connections that flows will use, or as many as it takes until `watch` wants an end.
-    fn greet(&self, world: &mut World<Station>, watch: &mut impl FnMut(Status) -> bool) {
+    /// Schedules greetings that open all connections that flows will use.
+    fn greet(&self, world: &mut World<Station>) {
         let pairs: BTreeSet<(HostId, HostId)> = world
             .shared()
             .flows
@@ -224,12 +251,6 @@ impl Experiment {
         for (at, from, to) in times {
             world.shared_mut().greetings[from.0 as usize].push_back((at, to));
             world.net_mut().nudge(at, from);
-        }
-        let total = world.shared().open;
-        while !stretch(world, Time::ZERO + GREETING_LIMIT, |ledger| ledger.greeting == 0) {
-            if !watch(Status { elapsed: Span::ZERO, events: world.counters().events, open: total, total }) {
-                return;
-            }
         }
     }
 

@@ -442,6 +442,20 @@ fn a_run_can_be_stopped() {
 }
 
 #[test]
+fn a_run_can_be_stopped_before_it_begins() {
+    let e = experiment(star(64), (0..64).map(|i| flow(i, (i + 1) % 64, 1_000_000, Transport::Srd)).collect());
+    let mut asked = 0;
+    let outcome = e.run(|status: Status| {
+        assert_eq!((status.elapsed, status.open), (Span::ZERO, 64));
+        asked += 1;
+        false
+    });
+    let outcome = outcome.expect("valid");
+    // Who wants an end is not asked again, and the network is not built.
+    assert_eq!((asked, outcome.events, outcome.flows.len()), (1, 0, 0));
+}
+
+#[test]
 fn a_run_of_many_servers_can_be_stopped_soon() {
     // Here 200 us are 100,000 events.
     let flows = (0..64).map(|i| FlowSpec { bytes: None, ..flow(i, (i + 1) % 64, 1, Transport::Srd) }).collect();
