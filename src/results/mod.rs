@@ -17,7 +17,7 @@ pub(crate) use convergence::time as convergence_time;
 pub(crate) use csv::{flows as flows_csv, links as links_csv, samples as samples_csv};
 pub(crate) use html::html;
 pub(crate) use plot::{NAMES as PLOT_NAMES, Plot, plots, png};
-pub(crate) use stats::{Spread, percentile};
+pub(crate) use stats::{Spread, percentile, worst};
 pub(crate) use table::table;
 
 use serde::Serialize;
@@ -240,6 +240,13 @@ pub(crate) struct Point {
     pub(crate) ideal_fct_us: f64,
     /// What that came to.
     pub(crate) summary: Summary,
+}
+
+impl Run {
+    /// Keeps what a report has of a run that is not the one that counts.
+    pub(crate) fn forget_details(&mut self) {
+        (self.flows, self.links, self.samples) = (Vec::new(), Vec::new(), None);
+    }
 }
 
 impl Report {

@@ -64,14 +64,15 @@ pub(crate) fn jain(values: &[f64]) -> f64 {
     if squares > 0.0 { sum * sum / (values.len() as f64 * squares) } else { 1.0 }
 }
 
-/// Index of the run whose slowest flow is the slowest, or whose shares are the least fair where no flow ends.
-pub(super) fn worst(runs: &[Run]) -> usize {
+/// Index of the run with the most flows that did not finish; of those with as many, the one whose slowest flow is the slowest, or
+/// whose shares are the least fair where no flow ends.
+pub(crate) fn worst<'a>(runs: impl IntoIterator<Item = &'a Run>) -> usize {
     let badness = |r: &Run| (r.summary.unfinished, r.summary.max_over_ideal.unwrap_or(1.0 - r.summary.jain));
-    let order = |(_, a): &(usize, &Run), (_, b): &(usize, &Run)| {
+    let order = |(_, a): &(usize, &'a Run), (_, b): &(usize, &'a Run)| {
         let (a, b) = (badness(a), badness(b));
         a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
     };
-    runs.iter().enumerate().max_by(order).map_or(0, |(i, _)| i)
+    runs.into_iter().enumerate().max_by(order).map_or(0, |(i, _)| i)
 }
 
 impl Summary {

@@ -274,7 +274,8 @@ fn simulate(args: &SimArgs, source: &Source) -> Result<Report> {
     let threads = args.jobs.map(|n| n as usize);
     let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let (runs, busy, events) =
-        output::with_progress(&tasks, |progress| run::all(&tasks, &source.base, threads, progress)).map_err(wrong)?;
+        output::with_progress(&tasks, |progress| run::all(&tasks, seeds.len(), &source.base, threads, progress))
+            .map_err(wrong)?;
     let report = assemble(&source.name, &scenario, runs, seeds.len(), transports.len(), &points, sweep.map(|s| s.0));
     let mut report = report.ok_or_else(Fault::interrupted)?;
     report.changed = changes.iter().map(|(name, value)| format!("{name}={value}")).collect();

@@ -10,7 +10,10 @@ use srd::Span;
 
 use super::scenario::Scenario;
 use super::{config, ideal, network, traffic};
-use crate::results::{Flow, Link, Run, Samples, Summary, convergence_time};
+use crate::results::{Flow, Link, Run, Samples, Summary, convergence_time, worst};
+
+/// Samples of a run, those of all flows together, for which there is memory.
+const MAX_SAMPLES: u64 = 20_000_000;
 
 /// One simulation.
 #[derive(Clone, Debug)]
@@ -130,15 +133,17 @@ struct Ran {
 
 /// Runs all tasks and returns their results in the same order, with the seconds that they took together on their cores and
 /// the events that they executed. Those that were not begun when somebody wanted an end have none, and one that was broken
-/// off has results only if no other was finished.
+/// off has results only if no other was finished. Of each `seeds` tasks in a row only the worst has the details.
 pub(super) fn all(
     tasks: &[Task],
+    seeds: usize,
     base: &Path,
     threads: usize,
     progress: &Progress,
 ) -> Result<(Vec<Option<Run>>, f64, u64), String> {
     let next = AtomicUsize::new(0);
-    let slots: Vec<Mutex<Option<Result<Ran, String>>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
+    let groups: Vec<Mutex<Vec<Slot>>> =
+        tasks.chunks(seeds).map(|group| Mutex::new(group.iter().map(|_| None).collect())).collect();
     let busy = Mutex::new((0.0, 0));
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, tasks.len().max(1)) {
@@ -153,17 +158,34 @@ pub(super) fn all(
                     sum.1 += result.as_ref().map_or(0, |ran| ran.events);
                     drop(sum);
                     progress.done.fetch_add(1, Ordering::Relaxed);
-                    *slots[i].lock().expect("nobody panics with it") = Some(result);
+                    // One that cannot be run is the end of all.
+                    progress.stop.fetch_or(result.is_err(), Ordering::Relaxed);
+                    let mut group = groups[i / seeds].lock().expect("nobody panics with it");
+                    group[i % seeds] = Some(result);
+                    keep_worst(&mut group);
                 }
             });
         }
     });
-    let taken = slots.into_iter().map(|s| s.into_inner().expect("nobody panics with it").transpose());
+    let taken = groups.into_iter().flat_map(|g| g.into_inner().expect("nobody panics with it")).map(Option::transpose);
     let ran = taken.collect::<Result<Vec<Option<Ran>>, String>>()?;
     let any_whole = ran.iter().flatten().any(|r| r.whole);
     let runs = ran.into_iter().map(|r| r.filter(|r| r.whole || !any_whole).map(|r| r.run)).collect();
     let (seconds, events) = busy.into_inner().expect("nobody panics with it");
     Ok((runs, seconds, events))
+}
+
+/// What became of a task, once it was run.
+type Slot = Option<Result<Ran, String>>;
+
+/// Runs that differ in their seeds are reported by their summaries, but for the worst: thousands of them would fill the memory.
+fn keep_worst(group: &mut [Slot]) {
+    let whole = group.iter_mut().flatten().flatten().filter(|ran| ran.whole).map(|ran| &mut ran.run);
+    let mut detailed: Vec<&mut Run> = whole.filter(|run| !run.flows.is_empty()).collect();
+    let worst = worst(detailed.iter().map(|run| &**run));
+    for (_, run) in detailed.iter_mut().enumerate().filter(|(i, _)| *i != worst) {
+        run.forget_details();
+    }
 }
 
 /// The results of an outcome.

@@ -167,7 +167,7 @@ fn what_was_not_begun_is_left_out() {
     let tasks: Vec<_> = (1..=3).map(task).collect();
     let progress = run::Progress::default();
     progress.stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    let (runs, ..) = run::all(&tasks, Path::new("."), 1, &progress).expect("they make sense");
+    let (runs, ..) = run::all(&tasks, 3, Path::new("."), 1, &progress).expect("they make sense");
     assert!(runs.iter().all(Option::is_none));
     let points = ["1", "2"].map(|value| (Some(value.to_owned()), scenario.clone()));
     let report = |runs| assemble("it", &scenario, runs, 2, 2, &points, Some("network.hosts".into()));
