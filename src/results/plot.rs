@@ -116,14 +116,22 @@ pub(crate) fn png(plot: &Plot) -> Result<Vec<u8>, String> {
     pixels.encode_png().map_err(|e| e.to_string())
 }
 
+/// Shares of a run's flows over the times in which they were complete: it ends below 1 if some did not finish.
+pub(super) fn distribution(run: &Run) -> Vec<(f64, f64)> {
+    let sized = run.flows.iter().filter(|f| !f.background && f.bytes.is_some());
+    let n = sized.clone().count() as f64;
+    let mut times: Vec<f64> = sized.filter_map(|f| f.fct_us).collect();
+    times.sort_by(f64::total_cmp);
+    times.iter().enumerate().flat_map(|(i, t)| [(*t, i as f64 / n), (*t, (i + 1) as f64 / n)]).collect()
+}
+
 /// Cumulative distribution of completion times, and the ideal (the paper's figures 3 and 6).
 fn completion_times(report: &Report) -> Option<Plot> {
-    let curve = |(i, run): (usize, &Run)| {
-        let mut times: Vec<f64> = run.flows.iter().filter(|f| !f.background).filter_map(|f| f.fct_us).collect();
-        times.sort_by(f64::total_cmp);
-        let n = times.len() as f64;
-        let points = times.iter().enumerate().flat_map(|(i, t)| [(*t, i as f64 / n), (*t, (i + 1) as f64 / n)]);
-        Curve { name: run.transport.clone(), points: points.collect(), colour: colour(i), style: Style::Line }
+    let curve = |(i, run): (usize, &Run)| Curve {
+        name: run.transport.clone(),
+        points: distribution(run),
+        colour: colour(i),
+        style: Style::Line,
     };
     let mut curves: Vec<Curve> = report.runs().enumerate().map(curve).filter(|c| !c.points.is_empty()).collect();
     curves.first()?;
@@ -163,16 +171,18 @@ fn slowdown_by_size(report: &Report) -> Option<Plot> {
     draw("slowdown", &Caption::of(report), x, y, &curves)
 }
 
-/// The slowest flow against a parameter (the paper's figure 2, where that is the size).
+/// The slowest flow against a parameter (the paper's figure 2, where that is the size). Where not all flows finished, nobody knows
+/// what the slowest would have taken, and there is no point.
 fn sweep(report: &Report) -> Option<Plot> {
     let name = report.sweep.first()?.parameter.clone();
     let mut curves: Vec<Curve> = Vec::new();
     let mut ideal = Vec::new();
     let mut label: fn(f64) -> String = plain;
     for p in &report.sweep {
-        let (x, is_size) = leading_number(&p.value)?;
-        label = if is_size { size } else { label };
-        let point = (x, p.summary.max_fct_us?);
+        let (x, of) = leading_number(&p.value)?;
+        label = of;
+        let Some(slowest) = p.summary.max_fct_us.filter(|_| p.summary.unfinished == 0) else { continue };
+        let point = (x, slowest);
         match curves.iter_mut().find(|c| c.name == p.transport) {
             Some(curve) => curve.points.push(point),
             None => curves.push(Curve {
@@ -186,6 +196,7 @@ fn sweep(report: &Report) -> Option<Plot> {
             ideal.push((x, p.ideal_fct_us));
         }
     }
+    curves.first()?;
     curves.push(dashed(IDEAL, ideal));
     let unit = time_unit(&mut curves, |p| &mut p.1);
     let x = Axis { name, log: spread(&curves, |p| p.0) > 8.0, label };
@@ -269,27 +280,39 @@ fn unit_of(us: f64) -> (&'static str, f64) {
     [("s", 1e6), ("ms", 1e3)].into_iter().find(|u| us >= u.1).unwrap_or(("us", 1.0))
 }
 
-/// Largest over smallest coordinate.
+/// Largest over smallest coordinate; nothing if one is zero, which has no place on a logarithmic axis.
 fn spread(curves: &[Curve], f: impl Fn(&(f64, f64)) -> f64) -> f64 {
     let values = || curves.iter().flat_map(|c| c.points.iter().map(&f));
-    values().fold(f64::MIN, f64::max) / values().fold(f64::MAX, f64::min).max(1e-9)
+    let least = values().fold(f64::MAX, f64::min);
+    if least > 0.0 { values().fold(f64::MIN, f64::max) / least } else { 0.0 }
 }
 
-/// The number that a value of a parameter begins with, and whether it is a size, which is then in bytes.
-fn leading_number(text: &str) -> Option<(f64, bool)> {
+/// The number that a value of a parameter begins with, in bytes, seconds or bits per second if it has such a unit, and how to
+/// write it.
+pub(super) fn leading_number(text: &str) -> Option<(f64, fn(f64) -> String)> {
+    let text = text.trim_matches('"');
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number = text[..end].parse::<f64>().ok()?;
-    let scale = match text[end..].trim().to_ascii_lowercase().as_str() {
-        "b" => 1.0,
-        "kb" => 1e3,
-        "mb" => 1e6,
-        "gb" => 1e9,
-        "kib" => 1024.0,
-        "mib" => 1_048_576.0,
-        "gib" => 1_073_741_824.0,
-        _ => return Some((number, false)),
+    let (scale, label): (f64, fn(f64) -> String) = match text[end..].trim().to_ascii_lowercase().as_str() {
+        "b" => (1.0, size),
+        "kb" => (1e3, size),
+        "mb" => (1e6, size),
+        "gb" => (1e9, size),
+        "kib" => (1024.0, size),
+        "mib" => (1_048_576.0, size),
+        "gib" => (1_073_741_824.0, size),
+        "ns" => (1e-9, time),
+        "us" => (1e-6, time),
+        "ms" => (1e-3, time),
+        "s" => (1.0, time),
+        "bps" => (1.0, rate),
+        "kbps" | "k" => (1e3, rate),
+        "mbps" | "m" => (1e6, rate),
+        "gbps" | "g" => (1e9, rate),
+        "tbps" => (1e12, rate),
+        _ => (1.0, plain),
     };
-    Some((number * scale, true))
+    Some((number * scale, label))
 }
 
 /// A number, to four digits.
@@ -299,9 +322,23 @@ fn plain(v: f64) -> String {
     format!("{}", (v * scale).round() / scale)
 }
 
-fn size(v: f64) -> String {
-    let (unit, scale) = [("GB", 1e9), ("MB", 1e6), ("KB", 1e3)].into_iter().find(|u| v >= u.1).unwrap_or(("B", 1.0));
-    format!("{} {unit}", plain(v / scale))
+/// A number in the largest of these units that it fills, which are in order; or in the last.
+fn with_unit(v: f64, units: &[(&str, f64)]) -> String {
+    // A little less than 1 ms is 1 ms.
+    let fits = units.iter().find(|u| v >= u.1 * (1.0 - 1e-9)).or(units.last());
+    fits.map_or_else(String::new, |(unit, scale)| format!("{} {unit}", plain(v / scale)))
+}
+
+fn size(bytes: f64) -> String {
+    with_unit(bytes, &[("GB", 1e9), ("MB", 1e6), ("KB", 1e3), ("B", 1.0)])
+}
+
+fn time(seconds: f64) -> String {
+    with_unit(seconds, &[("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)])
+}
+
+fn rate(bits: f64) -> String {
+    with_unit(bits, &[("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3), ("bit/s", 1.0)])
 }
 
 fn draw(name: &'static str, caption: &Caption<'_>, x: Axis, y: Axis, curves: &[Curve]) -> Option<Plot> {

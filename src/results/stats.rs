@@ -23,6 +23,14 @@ const STUDENT_T: [f64; 30] = [
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
+/// The same for more of them: the normal distribution's quantile and two terms of its Cornish-Fisher expansion (Abramowitz and
+/// Stegun, 26.7.5).
+fn student_t(freedom: f64) -> f64 {
+    const Z: f64 = 1.959964;
+    let (first, second) = ((Z.powi(3) + Z) / 4.0, (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / 96.0);
+    Z + first / freedom + second / (freedom * freedom)
+}
+
 impl Spread {
     /// Of two or more values.
     pub(crate) fn of(values: &[f64]) -> Option<Spread> {
@@ -32,7 +40,7 @@ impl Spread {
         }
         let mean = values.iter().sum::<f64>() / n as f64;
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
-        let t = STUDENT_T.get(n - 2).copied().unwrap_or(1.96);
+        let t = STUDENT_T.get(n - 2).copied().unwrap_or_else(|| student_t((n - 1) as f64));
         let (best, worst) = values.iter().fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
         Some(Spread { mean, plus_minus: t * (variance / n as f64).sqrt(), best, worst })
     }

@@ -71,7 +71,7 @@ fn summaries(what: &str, rows: &[(String, u64, &Summary)]) -> String {
     let ratio = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.3}"));
     for (name, seed, s) in rows {
         // Those that did not finish would have taken longer.
-        let max = if s.unfinished > 0 && s.max_over_ideal.is_some() { ">" } else { "" };
+        let more = |there: bool| if s.unfinished > 0 && there { ">" } else { "" };
         table.add_row(vec![
             name.clone(),
             seed.to_string(),
@@ -80,8 +80,8 @@ fn summaries(what: &str, rows: &[(String, u64, &Summary)]) -> String {
             ratio(s.min_over_ideal),
             ratio(s.median_over_ideal),
             ratio(s.p99_over_ideal),
-            format!("{max}{}", ratio(s.max_over_ideal)),
-            s.max_fct_us.map_or("-".into(), |v| format!("{v:.1}")),
+            format!("{}{}", more(s.max_over_ideal.is_some()), ratio(s.max_over_ideal)),
+            s.max_fct_us.map_or("-".into(), |v| format!("{}{v:.1}", more(true))),
             format!("{:.4}", s.jain),
             format!("{:.2}", s.goodput_gbps),
             thousands(s.packets),

@@ -34,6 +34,7 @@ fn a_flow_without_an_end_counts_with_the_time_it_had() {
     assert_eq!(Flow::over(100.0, Some(99.0), 0.0), 0.99);
     let report = Report::of("s", "t", Vec::new(), vec![run(1, &[Some(110.0), None])]);
     assert!(table(&report).contains(" >4.000 "), "{}", table(&report));
+    assert!(table(&report).contains(" >110.0 "), "{}", table(&report));
 }
 
 #[test]
@@ -43,6 +44,63 @@ fn no_ideal_is_shown_where_there_is_none() {
     assert!(shown(&endless).contains("ideal completion time 100.0 us"));
     endless.ideal_fct_us = 0.0;
     assert!(!shown(&endless).contains("ideal"), "{}", shown(&endless));
+}
+
+/// The curve of a run ends where flows did not.
+#[test]
+fn flows_that_did_not_finish_are_missing_from_the_distribution() {
+    let at = |times: &[Option<f64>]| plot::distribution(&run(1, times)).last().copied();
+    assert_eq!(at(&[Some(110.0), Some(130.0)]), Some((130.0, 1.0)));
+    assert_eq!(at(&[Some(110.0), None, Some(130.0), None]), Some((130.0, 0.5)));
+    assert_eq!(at(&[None]), None);
+}
+
+#[test]
+fn values_of_a_sweep_are_put_where_they_belong() {
+    let at = |text: &str| plot::leading_number(text).map(|(x, of)| (x, of(x)));
+    for (text, x, shown) in [
+        ("8", 8.0, "8"),
+        ("64KB", 64e3, "64 KB"),
+        ("64KiB", 65_536.0, "65.54 KB"),
+        ("\"64KB\"", 64e3, "64 KB"),
+        ("500us", 5e-4, "500 us"),
+        ("1.5 ms", 1.5e-3, "1.5 ms"),
+        ("2s", 2.0, "2 s"),
+        ("400Mbps", 4e8, "400 Mbit/s"),
+        ("100g", 1e11, "100 Gbit/s"),
+        ("0us", 0.0, "0 ns"),
+    ] {
+        let (found, text_of) = at(text).unwrap_or_else(|| panic!("{text}"));
+        assert!((found / x - 1.0).abs() < 1e-12 || found == x, "{text}: {found}");
+        assert_eq!(text_of, shown, "{text}");
+    }
+    assert!(at("true").is_none());
+}
+
+#[test]
+fn a_sweep_shows_no_largest_time_of_flows_that_did_not_finish() {
+    let mut report = Report::of("s", "t", Vec::new(), vec![run(1, &[Some(110.0), None])]);
+    let point = |value: &str, times: &[Option<f64>]| Point {
+        parameter: "size".into(),
+        value: value.into(),
+        transport: "srd".into(),
+        seed: 1,
+        ideal_fct_us: 100.0,
+        summary: run(1, times).summary,
+    };
+    let whole = [Some(110.0), Some(120.0)];
+    report.sweep = vec![point("1", &whole), point("2", &[Some(110.0), None]), point("3", &whole)];
+    let marks = |report: &Report| {
+        let picture = plots(report).into_iter().find(|p| p.name == "sweep").expect("a sweep");
+        picture.svg.matches("<circle").count()
+    };
+    assert_eq!(marks(&report), 2);
+    // One of which none finished leaves the others where they are.
+    report.sweep[1].summary.max_fct_us = None;
+    assert_eq!(marks(&report), 2);
+    // Zero has no place on a logarithmic axis.
+    report.sweep = vec![point("0", &whole), point("1", &whole), point("100", &whole)];
+    assert_eq!(marks(&report), 3);
 }
 
 #[test]
@@ -62,6 +120,13 @@ fn the_worst_seed_counts() {
     assert_eq!((spread.best, spread.worst), (1.1, 1.5));
     // Mean 1.2667, standard deviation 0.20817, t 4.303.
     assert!((spread.plus_minus - 0.5172).abs() < 1e-3, "{spread:?}");
+    // Beyond the table: t is 2.0395 for 31 degrees of freedom, 1.9842 for 99. The standard deviation of 0 and 1 is about 1/2.
+    for (n, t) in [(32, 2.0395), (100, 1.9842)] {
+        let values: Vec<f64> = (0..n).map(|k| f64::from(k % 2)).collect();
+        let spread = Spread::of(&values).expect("many");
+        let expected = t * 0.5 / f64::from(n - 1).sqrt();
+        assert!((spread.plus_minus / expected - 1.0).abs() < 1e-3, "{spread:?}, not {expected}");
+    }
 }
 
 #[test]
