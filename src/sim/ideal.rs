@@ -19,7 +19,8 @@ enum Cut {
     ToEdge(usize),
 }
 
-/// Ideal completion time of every flow in microseconds; `None` for one without an end.
+/// Ideal completion time of every flow in microseconds; `None` for one without an end, or with background traffic that leaves it
+/// nothing of a cut.
 ///
 /// *Share*: the busiest cut that the flow crosses carries payload of all its flows at its full rate, less what background
 /// traffic of a constant rate takes; a flow without an end has carried as much as the largest by then. *Alone*: the slowest cut
@@ -63,7 +64,7 @@ pub(super) fn flows(plan: &Plan, flows: &[FlowSpec], ideal: Ideal, mtu: u32) -> 
             }
         };
         let made = f.rate.map_or(0.0, |rate| bits / rate as f64);
-        Some(seconds.max(made) * 1e6)
+        Some(seconds.max(made) * 1e6).filter(|us| us.is_finite())
     };
     flows.iter().map(&mut each).collect()
 }
@@ -97,8 +98,11 @@ impl Load {
     fn seconds(&self, capacity: f64, bits: f64) -> f64 {
         let (all, largest) = if self.bits > 0.0 { (self.bits, self.largest) } else { (bits, bits) };
         let (mut taken, mut endless) = (self.taken, self.endless.clone());
+        if capacity <= taken {
+            return f64::INFINITY;
+        }
         loop {
-            let time = (all + endless.len() as f64 * largest) / (capacity - taken).max(1.0);
+            let time = (all + endless.len() as f64 * largest) / (capacity - taken);
             // Those that make less than their share leave the rest to the others.
             let slow: f64 = endless.extract_if(.., |rate| *rate * time < largest).sum();
             if slow == 0.0 {
@@ -198,6 +202,21 @@ mod tests {
         assert_eq!(super::flows(&plan, &all, Ideal::Share, 9_000)[1], Some(320.0));
         let slow = FlowSpec { rate: Some(G), ..FlowSpec::between(0, 1, 1_000_000) };
         assert_eq!(super::flows(&plan, &[slow], Ideal::Share, 9_000)[0], Some(8_000.0));
+    }
+
+    /// What the background fills leaves no time in which a flow could end.
+    #[test]
+    fn no_ideal_beside_traffic_that_takes_all() {
+        let plan = Clos::star(3, 100 * G, Span::from_micros(1)).plan().expect("valid");
+        let constant = |rate| FlowSpec {
+            rate: Some(rate),
+            background: true,
+            transport: Transport::Constant { mtu: 9_000 },
+            ..FlowSpec::between(1, 2, 1)
+        };
+        let ideal =
+            |rate| super::flows(&plan, &[FlowSpec::between(0, 2, 1_000_000), constant(rate)], Ideal::Share, 9_000)[0];
+        assert_eq!([ideal(60 * G), ideal(100 * G), ideal(120 * G)], [Some(200.0), None, None]);
     }
 
     #[test]

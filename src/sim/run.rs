@@ -246,7 +246,8 @@ fn results(e: &Experiment, o: &Outcome, s: &Scenario, transport: &str) -> Run {
     summary.drop_share = o.drops as f64 / o.packets.max(1) as f64;
     // Flows without an end last as long as the run.
     if summary.unfinished > 0 || e.flows.iter().any(|f| !f.background && f.bytes.is_none()) {
-        summary.duration_us = elapsed;
+        let first = flows.iter().filter(|f| !f.background).map(|f| f.start_us).fold(f64::MAX, f64::min);
+        summary.duration_us = (elapsed - first).max(0.0);
     }
     let delivered: u64 = foreground().map(|f| f.delivered).sum();
     summary.goodput_gbps = if summary.duration_us > 0.0 { delivered as f64 * 8e-3 / summary.duration_us } else { 0.0 };

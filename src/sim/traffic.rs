@@ -28,7 +28,8 @@ pub(super) fn flows(
         let at = |e: String| format!("traffic {i}: {e}");
         allowed(t).map_err(at)?;
         let rng = Rng::derive(seed, "traffic", i as u64);
-        let mut maker = Maker { s, t, planned, base, rng, out: &mut out, transport: *foreground, via: Vec::new() };
+        let (first, via) = (out.len(), Vec::new());
+        let mut maker = Maker { s, t, planned, base, rng, first, out: &mut out, transport: *foreground, via };
         maker.make().map_err(at)?;
     }
     Ok(out)
@@ -72,6 +73,8 @@ struct Maker<'a> {
     planned: &'a Planned,
     base: &'a Path,
     rng: Rng,
+    /// The number of its first flow.
+    first: usize,
     out: &'a mut Vec<FlowSpec>,
     transport: Transport,
     via: Vec<usize>,
@@ -127,7 +130,8 @@ impl Maker<'_> {
         if self.out.len() == MAX_FLOWS {
             return Err(format!("more than {MAX_FLOWS} flows in all"));
         }
-        let via = if self.via.is_empty() { None } else { Some(self.via[self.out.len() % self.via.len()]) };
+        let number = self.out.len() - self.first;
+        let via = if self.via.is_empty() { None } else { Some(self.via[number % self.via.len()]) };
         self.out.push(FlowSpec {
             from,
             to,
@@ -210,14 +214,13 @@ impl Maker<'_> {
     fn ring_allreduce(&mut self) -> Result<(), String> {
         let (hosts, size) = (self.hosts()?, self.size()?);
         let part = size.div_ceil(hosts as u64);
-        let first = self.out.len();
         for step in 0..2 * (hosts - 1) {
             for from in 0..hosts {
                 let to = ((from + 1) % hosts, 0);
                 if step == 0 {
                     self.add((from, 0), to, Some(part))?;
                 } else {
-                    let before = first + (step - 1) * hosts + (from + hosts - 1) % hosts;
+                    let before = self.first + (step - 1) * hosts + (from + hosts - 1) % hosts;
                     self.push((from, 0), to, Some(part), Span::ZERO, vec![(before, Moment::Arrived)])?;
                 }
             }
@@ -293,9 +296,8 @@ impl Maker<'_> {
         if nodes > there {
             return Err(format!("{file} has {nodes} nodes, the network has {there}"));
         }
-        let first = self.out.len();
         for c in connections {
-            let after: Vec<_> = c.after.into_iter().map(|(i, m)| (first + i, m)).collect();
+            let after: Vec<_> = c.after.into_iter().map(|(i, m)| (self.first + i, m)).collect();
             let start = if after.is_empty() { self.start() } else { Span::ZERO };
             self.push((c.from, 0), (c.to, 0), c.bytes, start + c.start, after)?;
         }
