@@ -15,6 +15,8 @@ pub(super) fn srd(scenario: &Scenario) -> Result<CheckedConfig, String> {
         Some("host") => Config::default(),
         _ => return Err(format!("srd.preset is {preset}; there are \"fabric\" and \"host\"")),
     };
+    // Everybody may talk to everybody.
+    config.max_peers = simnet::Addr::HOSTS as u32;
     config.wire_overhead = scenario.network.wire_overhead;
     config.max_datagram =
         u16::try_from(scenario.network.mtu.saturating_sub(28)).map_err(|_| "network.mtu is above 9244")?;
@@ -53,7 +55,11 @@ fn field(c: &mut Config, name: &str, value: &toml::Value) -> Result<(), String> 
             _ => return Err(format!("{value} is no congestion control; there is \"delay\", and fixed_rate beside it")),
         },
         "fixed_rate" => {
-            let rate = rate(value)? / 8;
+            let bits = rate(value)?;
+            let rate = bits / 8;
+            if rate == 0 {
+                return Err(format!("{bits} bit/s are less than a byte"));
+            }
             c.cc = CcChoice::Fixed { rate, window: (rate / 1_000).max(1 << 20) };
         }
         "proportional" => c.tuning.proportional = float(value)?,

@@ -13,6 +13,8 @@ use super::scenario::{self, FaultKind, Network, NetworkKind, as_written};
 const MAX_RADIX: usize = 512;
 /// A fault that comes more often is a mistake.
 const MAX_TIMES: u64 = 100_000;
+/// Faults of all cables together, each time counted: more are too many to schedule.
+const MAX_FAULTS: usize = 1_000_000;
 
 /// A plan and, for topologies of ns-3, the number of each server in the file.
 pub(super) struct Planned {
@@ -45,7 +47,15 @@ pub(super) fn plan(n: &Network, base: &Path) -> Result<Planned, String> {
         NetworkKind::LeafSpine => {
             let (hosts, leaves, spines) =
                 (need(n.hosts, "hosts")?, need(n.leaves, "leaves")?, need(n.spines, "spines")?);
-            let clos = Clos::leaf_spine(leaves, hosts.div_ceil(leaves), spines, n.rate.0, n.delay.0);
+            let per_leaf = hosts.div_ceil(leaves);
+            let filled = hosts.div_ceil(per_leaf);
+            if filled != leaves {
+                return Err(format!(
+                    "network.hosts is {hosts}, and {per_leaf} on each leaf fill {filled} leaves, not the {leaves} of \
+                     network.leaves: change one of them"
+                ));
+            }
+            let clos = Clos::leaf_spine(leaves, per_leaf, spines, n.rate.0, n.delay.0);
             Clos { servers: hosts, leaf_up: n.uplinks.unwrap_or(spines), rates, delays, ..clos }
         }
         NetworkKind::FatTree => {
@@ -160,6 +170,12 @@ pub(super) fn faults(plan: &Plan, lines: &[scenario::Fault], limit: Span) -> Res
             let cables = find(plan, name).ok_or_else(|| {
                 at(format!("there is no '{name}'; write 'spine3', 'leaf0-spine3' or 'leaf0->spine3'"))
             })?;
+            let more = cables.len().saturating_mul(times as usize);
+            if out.len().saturating_add(more) > MAX_FAULTS {
+                return Err(at(format!(
+                    "more than {MAX_FAULTS} faults of cables in all: give fewer 'times' or names in 'on'"
+                )));
+            }
             for k in 0..times {
                 let from = line.at.0 + every * k;
                 let until = length.map(|l| from + l);
@@ -233,6 +249,13 @@ mod tests {
         let often = "fault 0: it comes 100001 times, at most 100000";
         assert!(faults(&flapping.replace("times = 3", "times = 100001")).expect_err(often).starts_with(often));
         assert!(faults(&flapping.replace("times = 3", "times = 0")).expect_err("none").contains("times is 0"));
+        let spines = ["\"spine0\", \"spine1\""; 300].join(", ");
+        let many = flapping.replace("times = 3", "times = 1000").replace("\"leaf1-spine0\"", &spines);
+        assert!(
+            faults(&many).expect_err("too many").contains("more than 1000000"),
+            "{:?}",
+            faults(&many).map(|f| f.len())
+        );
         for (bad, expected) in [
             ("kind = \"dead\"\nat = \"1us\"\non = []", "'on' is empty"),
             ("kind = \"dead\"\nat = \"1us\"\non = [\"spine9\"]", "there is no 'spine9'"),

@@ -51,6 +51,7 @@ impl Task {
             return Err("traffic of a constant rate is background; name a transport that answers".into());
         }
         let flows = traffic::flows(s, &planned, base, &foreground, self.seed)?;
+        let srd = config::srd(s)?;
         let descheduling = match (s.hosts.descheduled_every, s.hosts.descheduled_for) {
             (None, None) => None,
             (Some(every), Some((from, to))) if from <= to && every.0 > Span::ZERO => {
@@ -65,13 +66,25 @@ impl Task {
         if s.messages.depth == 0 {
             return Err("messages.depth is 0, at least 1".into());
         }
+        if s.messages.depth > srd.send_queue {
+            return Err(format!("messages.depth is {}, at most {}", s.messages.depth, srd.send_queue));
+        }
         if s.limit.0 == Span::ZERO {
             return Err("limit is 0: nothing can happen".into());
         }
         if s.sample.is_some_and(|every| every.0 == Span::ZERO) {
             return Err("sample is 0: leave it out for no samples".into());
         }
-        Ok(Experiment {
+        if let Some(every) = s.sample {
+            let values = (s.limit.0.as_nanos() / every.0.as_nanos()).saturating_mul(flows.len() as u64);
+            if values > MAX_SAMPLES {
+                return Err(format!(
+                    "{values} samples until the limit, of all flows together, at most {MAX_SAMPLES}: give a longer 'sample' or a \
+                     shorter 'limit'"
+                ));
+            }
+        }
+        let experiment = Experiment {
             seed: self.seed,
             buffers: network::buffers(&s.network)?,
             polarised: s.network.polarised,
@@ -87,13 +100,15 @@ impl Task {
                 (_, Some(0)) => return Err("hosts.receive_queue is 0, at least 1".into()),
                 (rate, queue) => rate.map(|rate| (rate.0, queue.unwrap_or(1_024))),
             },
-            srd: config::srd(s)?,
+            srd,
             cable_rates: !s.srd.contains_key("link_rate"),
             messages: Messages { bytes, depth: s.messages.depth, verbs: s.messages.verbs },
             warm: s.warm,
             limit: s.limit.0,
             sample: s.sample.map(|s| s.0),
-        })
+        };
+        experiment.check()?;
+        Ok(experiment)
     }
 
     /// Runs it; nothing if somebody wanted an end before it began.

@@ -225,6 +225,80 @@ fn errors_say_what_to_do() {
     assert!(error(&["websearch", "--set", "traffic.sizes=no.cdf"]).contains("cannot read"));
 }
 
+/// What is wrong is found before the first of many runs, not after hours of them.
+#[test]
+fn what_cannot_run_is_not_begun() {
+    for (name, changes, expected) in [
+        ("legacy-traffic", &[("traffic.1.to", "[18, 99]")][..], "server 99"),
+        (
+            "legacy-traffic",
+            &[("traffic.1.via", "[\"spine0\", \"leaf0\"]"), ("traffic.1.transport", "srd")],
+            "many paths",
+        ),
+        ("websearch", &[("traffic.duration", "1ns")], "there is no flow"),
+        ("incast", &[("messages.depth", "100000")], "messages.depth is 100000, at most"),
+        ("incast", &[("srd.fixed_rate", "7bps")], "srd.fixed_rate: 7 bit/s"),
+        ("permutation", &[("traffic.shared_card", "true")], "'shared_card' means nothing"),
+        ("join-leave", &[("sample", "1ns")], "give a longer 'sample'"),
+        (
+            "join-leave",
+            &[("network.kind", "leaf-spine"), ("network.leaves", "4"), ("network.spines", "1")],
+            "fill 3 leaves",
+        ),
+    ] {
+        let changes: Vec<_> = changes.iter().map(|(p, v)| ((*p).to_owned(), (*v).to_owned())).collect();
+        let text = BUILT_IN.iter().find(|(n, _)| *n == name).expect("a scenario").1;
+        let scenario = Scenario::with(text, &changes).unwrap_or_else(|e| panic!("{changes:?}: {e}"));
+        let error = Task { scenario, transport: "srd".into(), seed: 1 }.experiment(Path::new("."));
+        let error = error.map(drop).expect_err(expected);
+        assert!(error.contains(expected), "{changes:?}: {error}");
+    }
+}
+
+/// The first of an entry's flows takes the first of its ways, whatever stands before the entry.
+#[test]
+fn ways_are_taken_in_the_order_of_their_entry() {
+    let text = BUILT_IN.iter().find(|(n, _)| *n == "legacy-traffic").expect("a scenario").1;
+    let lists = [("traffic.0.from", "[0]"), ("traffic.0.to", "[10]")].map(|(p, v)| (p.to_owned(), v.to_owned()));
+    let scenario = Scenario::with(text, &lists).expect("valid");
+    let e = Task { scenario, transport: "srd".into(), seed: 1 }.experiment(Path::new(".")).expect("valid");
+    let ways: Vec<_> = e.flows.iter().map(|f| f.via.map(|s| e.plan.switches[s].as_str())).collect();
+    assert_eq!(ways, [None, Some("spine0"), Some("spine1")]);
+}
+
+/// Of many seeds one is reported flow by flow, so the flows of the others are not kept.
+#[test]
+fn flows_of_the_worst_seed_are_kept() {
+    let all = ["sample=20us", "traffic.senders=6", "network.hosts=7", "traffic.size=100KB"];
+    let changes: Vec<_> = all.map(|c| change(c).expect("a change")).into();
+    let scenario = Scenario::with(BUILT_IN.iter().find(|(n, _)| *n == "incast").expect("a scenario").1, &changes);
+    let scenario = scenario.expect("valid");
+    let task = |(transport, seed): (&str, u64)| Task { scenario: scenario.clone(), transport: transport.into(), seed };
+    let tasks: Vec<_> = [("srd", 1), ("srd", 2), ("srd", 3), ("tcp", 1), ("tcp", 2), ("tcp", 3)].map(task).into();
+    for threads in [1, 4] {
+        let (runs, ..) = run::all(&tasks, 3, Path::new("."), threads, &run::Progress::default()).expect("valid");
+        let runs: Vec<_> = runs.into_iter().map(|r| r.expect("it was run")).collect();
+        for group in runs.chunks(3) {
+            let worst = results::worst(group);
+            for (i, run) in group.iter().enumerate() {
+                let (kept, all) = (usize::from(i == worst), (6, 14, true));
+                let there = (run.flows.len(), run.links.len(), run.samples.is_some());
+                assert_eq!(there, if kept == 1 { all } else { (0, 0, false) }, "seed {}", run.seed);
+                assert_eq!(run.summary.flows, 6);
+            }
+        }
+    }
+}
+
+/// Of flows that begin late, the time before that does not count.
+#[test]
+fn goodput_counts_from_the_first_start() {
+    let endless = ["paper-fig4", "--compare", "none", "--set", "traffic.start=1ms", "--set", "limit=2ms"];
+    let summary = report(&[&endless[..], &["--set", "sample=500us"]].concat()).run.summary;
+    assert!((990.0..=1_000.0).contains(&summary.duration_us), "{summary:?}");
+    assert!(summary.goodput_gbps > 90.0, "{summary:?}");
+}
+
 #[test]
 fn a_short_limit_makes_nothing_better_than_ideal() {
     let summary = report(&[&SMALL[..], &["--set", "limit=10us"]].concat()).run.summary;
@@ -284,6 +358,9 @@ fn scenario_files_find_their_neighbours() {
     let report = report(&[&dir.write("small.toml", text)]);
     assert_eq!((report.scenario.as_str(), report.run.summary.unfinished), ("small", 0));
     assert!(report.run.flows.iter().all(|f| f.bytes.is_some_and(|b| (1_000..=2_000).contains(&b))));
+    dir.write("odd.cdf", "0 0\nnan 50\n1000 100\n");
+    let odd = dir.write("odd.toml", &text.replace("sizes.cdf", "odd.cdf"));
+    assert!(error(&[&odd]).contains("line 2: the size is NaN"), "{}", error(&[&odd]));
     let broken = dir.write("broken.toml", &text.replace("sizes.cdf", "nowhere.cdf"));
     assert!(error(&[&broken]).starts_with(&format!("{broken}: ")));
 }

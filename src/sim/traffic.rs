@@ -38,7 +38,7 @@ pub(super) fn flows(
 /// Says what traffic of this kind has no use for.
 fn allowed(t: &Traffic) -> Result<(), String> {
     use TrafficKind::{AllToAll, Hpcc, Htsim, Incast, Pairs, Permutation, Poisson, RingAllreduce};
-    let fields: [(&str, bool, &[TrafficKind]); 13] = [
+    let fields: [(&str, bool, &[TrafficKind]); 14] = [
         ("size", t.size.is_some(), &[Incast, Permutation, AllToAll, RingAllreduce, Pairs, Poisson]),
         ("senders", t.senders.is_some(), &[Incast]),
         ("per_sender", t.per_sender.is_some(), &[Incast]),
@@ -47,6 +47,7 @@ fn allowed(t: &Traffic) -> Result<(), String> {
         ("from", t.from.is_some(), &[Pairs]),
         ("to", t.to.is_some(), &[Pairs]),
         ("per_pair", t.per_pair.is_some(), &[Pairs]),
+        ("shared_card", t.shared_card, &[Incast, Pairs]),
         ("load", t.load.is_some(), &[Poisson]),
         ("duration", t.duration.is_some(), &[Poisson]),
         ("sizes", t.sizes.is_some(), &[Poisson]),

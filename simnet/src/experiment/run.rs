@@ -56,7 +56,6 @@ impl Experiment {
     /// # Errors
     /// What is wrong with the experiment, in a sentence.
     pub fn run(&self, mut watch: impl FnMut(Status) -> bool) -> Result<Outcome, String> {
-        self.plan.check()?;
         self.check()?;
         let total = self.flows.iter().filter(|f| !f.background).count();
         let ready = |events| Status { elapsed: Span::ZERO, events, open: total, total };
@@ -120,7 +119,12 @@ impl Experiment {
         self.flows.iter().flat_map(|f| [card(f, f.from), card(f, f.to)]).collect()
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Whether it can be run.
+    ///
+    /// # Errors
+    /// What is wrong with it, in a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        self.plan.check()?;
         let servers = self.plan.servers.len();
         if self.flows.is_empty() {
             return Err("there is no flow".into());
@@ -137,6 +141,13 @@ impl Experiment {
             }
             if matches!(f.transport, Transport::Constant { .. }) && f.rate.is_none() {
                 return Err(format!("flow {i} has a constant rate and does not say which"));
+            }
+            if f.transport == Transport::Srd && f.via.is_some() {
+                return Err(format!("flow {i} has many paths, it cannot be bound to one switch"));
+            }
+            let most = payload(f.transport, self.mtu).saturating_mul(u32::MAX.into());
+            if let Some(bytes) = f.bytes.filter(|b| *b > most && f.transport != Transport::Srd) {
+                return Err(format!("flow {i} has {bytes} bytes, at most {most}: its packets are counted in 32 bits"));
             }
             if let Transport::Tcp(config) = f.transport
                 && config.min_rto == Span::ZERO
@@ -218,9 +229,7 @@ impl Experiment {
             match (port, world.node_mut(from)) {
                 (Some(port), Station::Legacy(station)) => station.pin(i, port as u16),
                 (None, _) => return Err(format!("flow {i} has no way over {}", self.plan.switches[via])),
-                (_, Station::Srd(_)) => {
-                    return Err(format!("flow {i} has many paths, it cannot be bound to one switch"));
-                }
+                (_, Station::Srd(_)) => unreachable!("flow {i} was checked"),
             }
         }
         Ok(())
@@ -325,12 +334,17 @@ fn card(flow: &FlowSpec, (server, card): (usize, usize)) -> Card {
     }
 }
 
+/// Payload of a full packet.
+fn payload(transport: Transport, mtu: u32) -> u64 {
+    match transport {
+        Transport::Srd => mtu.into(),
+        Transport::Tcp(config) => config.segment().into(),
+        Transport::Constant { mtu } => u64::from(mtu) - 28,
+    }
+}
+
 fn entry(f: &FlowSpec, mtu: u32, rtt: Span, ids: &BTreeMap<Card, HostId>) -> Entry {
-    let segment = match f.transport {
-        Transport::Srd => mtu,
-        Transport::Tcp(config) => config.segment(),
-        Transport::Constant { mtu } => mtu - 28,
-    };
+    let segment = payload(f.transport, mtu) as u32;
     Entry {
         from: ids[&card(f, f.from)],
         to: ids[&card(f, f.to)],

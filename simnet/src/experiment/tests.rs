@@ -419,6 +419,11 @@ fn what_makes_no_sense_is_refused() {
     let at_once = |e: &mut Experiment| e.flows[0].transport = Transport::Tcp(config);
     assert!(error(&at_once).contains("minimum RTO of 0"));
     assert!(error(&|e| e.flows[0].via = Some(0)).contains("many paths"));
+    // Packets of these are counted in 32 bits.
+    for transport in [tcp(TcpControl::Cubic), Transport::Constant { mtu: 9_000 }] {
+        let huge = |e: &mut Experiment| e.flows = vec![FlowSpec { rate: Some(G), ..flow(0, 1, 1 << 50, transport) }];
+        assert!(error(&huge).contains("1125899906842624 bytes, at most"), "{transport:?}");
+    }
     let each_its_card = |e: &mut Experiment| {
         let own = |card| FlowSpec { from: (0, card), ..flow(0, 1, 1_000, Transport::Srd) };
         e.flows = (0..Addr::HOSTS).map(own).collect();

@@ -12,7 +12,11 @@ pub(crate) const WEBSEARCH: &str = "0 0\n10000 15\n20000 20\n30000 30\n50000 40\
 pub(crate) fn parse(text: &str) -> Result<Cdf, String> {
     let mut points = Vec::new();
     for (line, words) in lines(text) {
-        let point = (number(line, "the size", words.first())?, number(line, "the percentage", words.get(1))?);
+        let value = |what: &str, i: usize| match number::<f64>(line, what, words.get(i))? {
+            value if value.is_finite() => Ok(value),
+            value => Err(format!("line {line}: {what} is {value}")),
+        };
+        let point = (value("the size", 0)?, value("the percentage", 1)?);
         if words.len() > 2 {
             return Err(format!("line {line}: more than a size and a percentage"));
         }

@@ -89,8 +89,8 @@ pub(crate) fn topology(text: &str) -> Result<(Plan, Vec<usize>), String> {
             ports.get(id).copied().ok_or_else(|| format!("line {line}: node {id} of {nodes}"))
         };
         let error: f64 = if words.len() == 5 { number(line, "the error rate", words.get(4))? } else { 0.0 };
-        if !(0.0..=1.0).contains(&error) {
-            return Err(format!("line {line}: an error rate of {error}"));
+        if error != 0.0 && !(1e-6..=1.0).contains(&error) {
+            return Err(format!("line {line}: an error rate of {error}, which is neither 0 nor within 0.000001 and 1"));
         }
         let at = |e: String| format!("line {line}: {e}");
         plan.cables.push(Cable {
@@ -131,6 +131,7 @@ mod tests {
         assert!(flows("1\n0 3 3 100 x 0\n").expect_err("no size").starts_with("line 2: the size is 'x'"));
         let error = |from: &str, to: &str| topology(&TOPOLOGY.replace(from, to)).expect_err("invalid");
         assert!(error("400Gbps", "fast").starts_with("line 7: 'fast' is no rate"));
+        assert!(error("0.000001", "0.0000001").starts_with("line 7: an error rate of 0.0000001"));
         assert!(error("6 2 5", "6 2 6").contains("6 links are announced, 5"));
         assert!(error("6 2 5", "1000000000 2 5").contains("1000000000 nodes, at most 131072"));
         assert!(error("3 5 100", "9 5 100").starts_with("line 6: node 9 of 6"));
