@@ -166,7 +166,7 @@ pub(crate) struct Parsed {
 /// Why a frame is not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bad {
-    /// Cut short, contradictory, or nothing that the XDP program lets through.
+    /// Cut short, contradictory, from an address that no other host can have, or nothing that the XDP program lets through.
     Malformed,
     /// A checksum is wrong.
     Checksum,
@@ -205,6 +205,17 @@ pub(crate) fn parse(frame: &[u8], origin: Origin) -> Result<Parsed, Bad> {
     }
 }
 
+/// Whether no other host can have this address. The kernel refuses such senders, too ('martians'): an answer would go to
+/// programs on this host that trust whoever reaches them by it, or to a crowd.
+fn is_nobody_v4(from: Ipv4Addr) -> bool {
+    from.octets()[0] == 0 || from.is_loopback() || from.is_multicast() || from.is_broadcast()
+}
+
+/// The same.
+fn is_nobody_v6(from: Ipv6Addr) -> bool {
+    from.is_unspecified() || from.is_loopback() || from.is_multicast() || from.to_ipv4_mapped().is_some()
+}
+
 fn parse_v4(frame: &[u8], ip: usize, header: &[u8], origin: Origin) -> Result<Parsed, Bad> {
     let fixed: &[u8; V4] = header.first_chunk().ok_or(Bad::Malformed)?;
     let header_len = usize::from(fixed[0] & 15) * 4;
@@ -217,6 +228,9 @@ fn parse_v4(frame: &[u8], ip: usize, header: &[u8], origin: Origin) -> Result<Pa
         return Err(Bad::Checksum);
     }
     let [from, to] = [12, 16].map(|at| Ipv4Addr::from(*fixed[at..].first_chunk::<4>().expect("within the header")));
+    if is_nobody_v4(from) || from == to {
+        return Err(Bad::Malformed);
+    }
     let udp = ip + header_len..ip + total;
     let addresses = sum(&fixed[12..20]);
     let (ports, payload, partial) = parse_udp(frame, udp, addresses, true, origin)?;
@@ -231,6 +245,9 @@ fn parse_v6(frame: &[u8], ip: usize, header: &[u8], origin: Origin) -> Result<Pa
         return Err(Bad::Malformed);
     }
     let [from, to] = [8, 24].map(|at| Ipv6Addr::from(*fixed[at..].first_chunk::<16>().expect("within the header")));
+    if is_nobody_v6(from) || from == to {
+        return Err(Bad::Malformed);
+    }
     let udp = ip + V6..ip + V6 + payload_len;
     let addresses = sum(&fixed[8..40]);
     let (ports, payload, partial) = parse_udp(frame, udp, addresses, false, origin)?;

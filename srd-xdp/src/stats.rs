@@ -21,7 +21,8 @@ pub struct XdpStats {
     pub rx_datagrams: u64,
     /// Those of them whose checksum the sender's kernel had left to hardware, which a virtual cable does not have.
     pub rx_partial_checksums: u64,
-    /// Received frames dropped: cut short, or with lengths that contradict each other.
+    /// Received frames dropped: cut short, with lengths that contradict each other, or from an address that no other host can
+    /// have (loopback, multicast, our own).
     pub rx_malformed: u64,
     /// Received frames dropped: the checksum of IP header or datagram is wrong.
     pub rx_bad_checksums: u64,

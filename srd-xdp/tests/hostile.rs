@@ -259,6 +259,27 @@ fn bad_frames_do_not_arrive() {
     }
 }
 
+/// The kernel refuses such senders ('martians'). An answer would go to programs on this host that trust it, or to a crowd.
+#[test]
+fn frames_from_nobody_on_the_cable_are_refused() {
+    for family in [Family::V4, Family::V6] {
+        let Some(mut scene) = scene(family) else { return };
+        let plain = scene.craft.clone();
+        let senders = match family {
+            Family::V4 => ["0.0.0.0", "0.1.2.3", "127.0.0.1", "127.9.9.9", "224.0.0.1", "239.9.9.9", "255.255.255.255"],
+            Family::V6 => ["::", "::1", "ff02::1", "ff0e::9", "::ffff:10.0.0.1", "::ffff:127.0.0.1", "ff01::1"],
+        };
+        let senders = senders.map(|ip| ip.parse().expect("an address"));
+        for from in [&senders[..], &[plain.addresses[1]]].concat() {
+            let before = scene.victim.stats();
+            scene.wire.put(&Craft { addresses: [from, plain.addresses[1]], ..plain.clone() }.plain());
+            assert_eq!(scene.arrivals(), Vec::<Vec<u8>>::new(), "from {from}");
+            let after = scene.victim.stats();
+            assert_eq!(after.rx_malformed, before.rx_malformed + 1, "from {from}");
+        }
+    }
+}
+
 /// What the kernel would not take, or would in another way, is not taken.
 #[test]
 fn frames_for_others_are_left_alone() {
