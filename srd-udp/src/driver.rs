@@ -151,6 +151,13 @@ impl UdpDriver {
         self.tx.send(burst, mem, &mut self.stats);
     }
 
+    /// Has the kernel hand over each datagram for itself from now on. To be called before anything can have arrived. For drivers
+    /// on top of this one.
+    pub fn stop_coalescing(&mut self) {
+        self.info.gro = false;
+        self.rx.stop_coalescing(&self.main);
+    }
+
     /// The driver's time at a moment on `CLOCK_MONOTONIC`, in nanoseconds. For drivers on top of this one.
     pub fn time_of(&self, monotonic_ns: u64) -> Time {
         self.clock.at(monotonic_ns)

@@ -150,6 +150,12 @@ impl Receiver {
         }
     }
 
+    /// Wants each datagram for itself from now on.
+    pub(crate) fn stop_coalescing(&mut self, socket: &impl AsFd) {
+        self.assists.gro = false;
+        let _ = sys::set_int(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0);
+    }
+
     /// Fills the buffer; `None` if nothing has arrived.
     fn next_buffer(&mut self, fd: BorrowedFd<'_>, stats: &mut UdpStats) -> io::Result<Option<usize>> {
         loop {

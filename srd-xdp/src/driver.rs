@@ -82,6 +82,11 @@ impl XdpDriver {
             huge_pages: lanes.iter().all(|(_, lane)| lane.socket().has_huge_pages()),
             veth: link.veth,
         };
+        if filter.is_generic() {
+            // Devices below this one (a bond's members) coalesce what a socket wants coalesced before the program sees it: to us
+            // one long datagram, the checksum of which nobody has completed.
+            udp.stop_coalescing();
+        }
         tracing::info!("{info}");
         let numbers = vec![None; udp.source_ports().into()];
         let stamping = Stamping::new(options.udp.wait != WaitMode::Spin, udp.now());

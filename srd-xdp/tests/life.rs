@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Memory, Side, add, bed, meet, options, xdp, xdp_at};
+use common::{Memory, Side, add, bed, meet, options, udp_at, xdp, xdp_at};
 use srd_core::TxBatch;
 use srd_xdp::{Attach, OpenError, XdpDriver, XdpOptions, ZeroCopy};
 use testbed::{Family, Host, Pair};
@@ -295,6 +295,14 @@ fn works_with_a_generic_program(bed: &Pair, device: &str) {
     assert!(link.contains("xdpgeneric") && !a.driver.info().zero_copy, "{link}");
     let mut b = xdp_at(bed.host(1), "10.8.0.2:0".parse().expect("an address"), options());
     meet(&mut a, &mut b);
+    // What lies below would coalesce datagrams if a socket wanted it, before the program sees them.
+    output(host.command("ethtool").args(["-K", "eth0", "gro", "on"]));
+    let mut c = udp_at(bed.host(1), "10.8.0.2:0".parse().expect("an address"));
+    let (mem, mut batch) = (Memory::new(1600), TxBatch::new());
+    let sent = add(&mut batch, &mem, a.addr(), 0, 100, 1600, 8);
+    c.send(&batch, &mem);
+    let got: Vec<_> = a.receive(sent.len()).into_iter().map(|(_, bytes)| bytes).collect();
+    assert_eq!(got, sent);
     let (to_a, to_b, before) = (a.addr(), b.addr(), a.stats());
     for round in 0..20 {
         a.say(to_b, &format!("question {round}"));

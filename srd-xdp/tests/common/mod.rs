@@ -70,7 +70,11 @@ fn await_carrier(host: &Host, device: &str) {
 
 /// A driver over kernel UDP at an address of the host, any port.
 pub(crate) fn udp(host: &Host, family: Family) -> Side<UdpDriver> {
-    let addr = SocketAddr::new(host.ip(family), 0);
+    udp_at(host, SocketAddr::new(host.ip(family), 0))
+}
+
+/// A driver over kernel UDP.
+pub(crate) fn udp_at(host: &Host, addr: SocketAddr) -> Side<UdpDriver> {
     let driver = host.enter(|| UdpDriver::bind(addr, udp_options())).expect("the host is there");
     Side { host: host.clone(), driver: driver.expect("bind") }
 }
