@@ -253,12 +253,13 @@ impl Endpoint {
         answer.await.ok()
     }
 
-    /// Stops accepting messages, waits until those under way are delivered or have failed, says good-bye to all peers and
-    /// ends the engine thread. May be called again, and while sends and receives are awaited; what has arrived can still be
-    /// read afterwards.
+    /// Stops accepting messages, waits until those under way are delivered or have failed, says good-bye to all peers, ends the
+    /// engine thread and frees the port. May be called again, and while sends and receives are awaited; what has arrived can
+    /// still be read afterwards. A receiver that does not read makes this wait as long; dropping the endpoint does not wait.
     ///
     /// # Errors
-    /// The engine had ended before, because the kernel took its socket away.
+    /// The engine had ended before, because the kernel took its socket away, or in a panic (which may be the application's: the
+    /// engine wakes its tasks, and drops the owners of its [`Bytes`]).
     pub async fn close(&self) -> io::Result<()> {
         let (ask, answer) = oneshot::channel();
         if self.command(Command::Close(ask)).is_some() {

@@ -192,6 +192,30 @@ async fn close_delivers_first_and_drop_does_not() {
     drop(endpoint(|_| {}));
 }
 
+/// The bytes of a message may be an object of the application, which is dropped when the message is done.
+#[tokio::test]
+async fn a_panic_in_the_engine_is_told() {
+    struct Trap;
+    impl AsRef<[u8]> for Trap {
+        fn as_ref(&self) -> &[u8] {
+            b"trap"
+        }
+    }
+    impl Drop for Trap {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    let (a, b) = (endpoint(|_| {}), endpoint(|_| {}));
+    soon("a message", b.send_to(a.local_addr(), message(1))).await.unwrap();
+    let outcome = soon("the end", a.send_to(b.local_addr(), Bytes::from_owner(Trap))).await;
+    assert_eq!(outcome, Err(SendError::Closed));
+    let e = soon("closing", a.close()).await.expect_err("it had not been asked to end");
+    assert!(e.to_string().contains("panic"), "{e}");
+    assert_eq!(soon("recv", a.recv()).await.unwrap().data, message(1), "what has arrived stays");
+    assert_eq!(soon("recv", a.recv()).await, None);
+}
+
 #[tokio::test]
 async fn bad_input_is_explained() {
     let a = endpoint(|_| {});

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -65,7 +66,9 @@ pub(super) fn start(
 
 impl Runner {
     fn run(mut self) {
-        if let Err(e) = self.serve() {
+        // Code of the application runs here, too: its wakers, and owners of `Bytes` that are dropped.
+        let panicked = |_| Err(io::Error::other("the engine thread panicked"));
+        if let Err(e) = catch_unwind(AssertUnwindSafe(|| self.serve())).unwrap_or_else(panicked) {
             let _ = self.shared.failure.set(e);
         }
         // Everything that arrived was acknowledged, so it must reach the application, if there is one.
