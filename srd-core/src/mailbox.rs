@@ -96,6 +96,11 @@ impl Mailbox {
         Some(done)
     }
 
+    /// A message that has arrived and waits to be read, by its place in the queue.
+    pub fn peek(&self, index: usize) -> Option<&Received> {
+        self.inbox.get(index)
+    }
+
     /// Messages that arrived and wait to be read.
     pub fn unread(&self) -> usize {
         self.inbox.len()

@@ -108,7 +108,8 @@ impl From<srd_core::SendError> for SendError {
 /// A message that arrived.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message {
-    /// The sender's address, to which an answer can be sent.
+    /// The sender's address, to which an answer can be sent. (`[::]:0` if it went, and others needed its place in the table of
+    /// peers, in the moment in which the message arrived.)
     pub from: SocketAddr,
     /// The bytes.
     pub data: Bytes,

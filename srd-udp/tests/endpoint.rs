@@ -217,6 +217,37 @@ async fn a_panic_in_the_engine_is_told() {
 }
 
 #[tokio::test]
+async fn a_message_that_waits_to_be_read_keeps_its_sender() {
+    let b = endpoint(|o| {
+        o.receive_budget = 1000;
+        o.protocol.max_peers = 1;
+    });
+    let (a, c) = (endpoint(|_| {}), endpoint(|_| {}));
+    // One that was handed over uses the budget up, and so does one that waits.
+    let data = Bytes::from(vec![7; 872]);
+    for _ in 0..2 {
+        soon("a message", a.send_to(b.local_addr(), data.clone())).await.unwrap();
+    }
+    soon("the good-bye", a.close()).await.unwrap();
+    // Another one takes the place of who has gone.
+    let mut send = Box::pin(c.send_to(b.local_addr(), data.clone()));
+    soon("rnr", async {
+        while c.stats().await.unwrap().protocol.rnr == 0 {
+            let outcome = std::future::poll_fn(|cx| std::task::Poll::Ready(send.as_mut().poll(cx))).await;
+            assert!(outcome.is_pending(), "nobody has read: {outcome:?}");
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let read = async {
+        for from in [&a, &a, &c] {
+            assert_eq!(b.recv().await.unwrap().from, from.local_addr());
+        }
+    };
+    soon("the rest", async { tokio::join!(async { send.await.unwrap() }, read) }).await;
+}
+
+#[tokio::test]
 async fn bad_input_is_explained() {
     let a = endpoint(|_| {});
     for (to, text) in [

@@ -1,6 +1,6 @@
 //! The engine thread.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +28,8 @@ struct Runner {
     budget: usize,
     /// Handles of peers that were sent to, which saves asking the routing table again.
     peers: HashMap<SocketAddr, PeerId>,
+    /// Who sent what waits in the mailbox, in order.
+    senders: VecDeque<SocketAddr>,
     /// Who waits for a message's outcome, by token.
     pending: Vec<Option<Done>>,
     /// Who waits for the end.
@@ -58,8 +60,8 @@ pub(super) fn start(
     getrandom::fill(&mut seed)?;
     let endpoint = srd_core::Endpoint::new(config, driver.local_addr(), seed, driver.now());
     let engine = Engine::new(endpoint, driver, Mailbox::new(budget));
-    let (peers, pending, closing) = (HashMap::new(), Vec::new(), Vec::new());
-    let runner = Runner { engine, commands, arrived, shared, budget, peers, pending, closing };
+    let (peers, senders, pending, closing) = (HashMap::new(), VecDeque::new(), Vec::new(), Vec::new());
+    let runner = Runner { engine, commands, arrived, shared, budget, peers, senders, pending, closing };
     std::thread::Builder::new().name("srd".into()).spawn(move || runner.run())?;
     Ok(())
 }
@@ -87,6 +89,7 @@ impl Runner {
             let moved = self.engine.turn()?;
             while self.engine.endpoint.poll_event().is_some() {}
             self.complete();
+            self.note_senders();
             self.deliver();
             if !self.closing.is_empty() && self.engine.endpoint.is_closed() {
                 return Ok(());
@@ -181,13 +184,22 @@ impl Runner {
         }
     }
 
+    /// Notes who has sent what has arrived: a peer that came by itself and went is forgotten when its place is needed; its last
+    /// words are not.
+    fn note_senders(&mut self) {
+        let Engine { endpoint, upper, .. } = &self.engine;
+        while let Some(received) = upper.peek(self.senders.len()) {
+            let nobody = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+            self.senders.push_back(endpoint.peer_addr(received.peer).unwrap_or(nobody));
+        }
+    }
+
     /// Hands over one message, if there is one.
     fn deliver_one(&mut self) -> bool {
+        self.note_senders();
         let Some(received) = self.engine.upper.poll_received() else { return false };
+        let from = self.senders.pop_front().expect("noted before");
         self.shared.unread.fetch_add(cost(received.data.len()), Ordering::SeqCst);
-        // A peer that came by itself and went is forgotten when its place is needed; its last words are not.
-        let nobody = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
-        let from = self.engine.endpoint.peer_addr(received.peer).unwrap_or(nobody);
         // Fails only if the endpoint was dropped.
         let _ = self.arrived.send(Message { from, data: received.data.into() });
         true
