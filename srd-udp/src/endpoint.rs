@@ -127,7 +127,8 @@ pub struct EndpointStats {
 }
 
 /// Sends and receives reliable, unordered messages of any length up to `protocol.max_message`. Share it by reference or
-/// in an `Arc`; dropped, it gives up at once on what was not delivered, see [`close`](Self::close).
+/// in an `Arc`; dropped, it gives up at once on what was not delivered, and its port is free some milliseconds later, see
+/// [`close`](Self::close).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -247,6 +247,25 @@ async fn a_message_that_waits_to_be_read_keeps_its_sender() {
     soon("the rest", async { tokio::join!(async { send.await.unwrap() }, read) }).await;
 }
 
+/// Whoever has heard that the endpoint is closed can use its port.
+#[tokio::test]
+async fn the_port_is_free_when_closing_ends() {
+    for _ in 0..10 {
+        let (a, b) = (endpoint(|_| {}), endpoint(|_| {}));
+        soon("a message", a.send_to(b.local_addr(), message(1))).await.unwrap();
+        let closed_twice = async {
+            while a.stats().await.is_some() {
+                tokio::task::yield_now().await;
+            }
+            a.close().await.unwrap();
+            Endpoint::bind(a.local_addr(), options()).map(drop)
+        };
+        let (closed, again) = soon("closing", async { tokio::join!(a.close(), closed_twice) }).await;
+        closed.unwrap();
+        again.expect("the port is free");
+    }
+}
+
 #[tokio::test]
 async fn bad_input_is_explained() {
     let a = endpoint(|_| {});

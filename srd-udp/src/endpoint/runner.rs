@@ -20,6 +20,7 @@ const COMMANDS_PER_TURN: usize = 64;
 /// How long to try to send good-byes after an abort.
 const FAREWELL: Span = Span::from_millis(5);
 
+/// Dropped in this order.
 struct Runner {
     engine: Engine<UdpDriver, Mailbox>,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -75,8 +76,7 @@ impl Runner {
         }
         // Everything that arrived was acknowledged, so it must reach the application, if there is one.
         while self.deliver_one() {}
-        // Dropping the rest tells everyone who waits.
-        self.commands.close();
+        // Dropping the rest tells everyone who waits, the sockets first: then the port is free.
     }
 
     /// Runs until closed or abandoned.
