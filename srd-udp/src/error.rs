@@ -19,7 +19,7 @@ pub enum BindError {
     /// `EAFNOSUPPORT`.
     #[error("this host does not support the address family of {0}; use an IPv4 address or enable IPv6")]
     Family(SocketAddr),
-    /// Multicast, broadcast or IPv4-mapped.
+    /// Multicast, broadcast, IPv4-mapped, or link-local without an interface.
     #[error("{addr} cannot be used: {why}")]
     Unusable {
         /// The address.
@@ -104,6 +104,9 @@ pub(crate) fn unusable(addr: SocketAddr) -> Option<&'static str> {
         SocketAddr::V4(a) if a.ip().is_broadcast() => Some("it is the broadcast address"),
         SocketAddr::V6(a) if a.ip().to_ipv4_mapped().is_some() => {
             Some("write the IPv4 address without the IPv6 prefix")
+        }
+        SocketAddr::V6(a) if a.ip().is_unicast_link_local() && a.scope_id() == 0 => {
+            Some("a link-local address needs the number of its interface, as in fe80::1%2")
         }
         _ if addr.ip().is_multicast() => Some("it is a multicast address"),
         _ => None,

@@ -281,6 +281,8 @@ async fn bad_input_is_explained() {
     let v6 = Endpoint::bind("[::1]:0".parse().unwrap(), options()).unwrap();
     let e = v6.send_to("[::ffff:127.0.0.1]:9".parse().unwrap(), Bytes::new()).await.unwrap_err();
     assert!(e.to_string().ends_with("write the IPv4 address without the IPv6 prefix"), "{e}");
+    let e = v6.send_to("[fe80::1]:9".parse().unwrap(), Bytes::new()).await.unwrap_err();
+    assert!(e.to_string().ends_with("a link-local address needs the number of its interface, as in fe80::1%2"), "{e}");
     let small = endpoint(|o| o.protocol.max_message = 1000);
     let e = small.send_to(a.local_addr(), vec![0; 1001].into()).await.unwrap_err();
     assert_eq!(e.to_string(), "message of 1001 bytes, at most 1000 are permitted");

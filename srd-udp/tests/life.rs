@@ -31,6 +31,7 @@ fn bind_says_what_to_do() {
     assert!(error("224.0.0.1:0", options()).to_string().ends_with("it is a multicast address"));
     assert!(error("255.255.255.255:0", options()).to_string().ends_with("it is the broadcast address"));
     assert!(error("[::ffff:127.0.0.1]:0", options()).to_string().contains("write the IPv4 address"));
+    assert!(error("[fe80::1]:0", options()).to_string().contains("needs the number of its interface"));
 }
 
 #[test]
