@@ -223,7 +223,11 @@ impl Driver for UdpDriver {
     }
 
     fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
-        if self.sleep(until, &[])? { Ok(()) } else { self.rx.spin(&self.main, &mut self.stats) }
+        // What has left the socket already would not end a sleep.
+        if self.rx.has_early() || self.sleep(until, &[])? {
+            return Ok(());
+        }
+        self.rx.spin(&self.main, &mut self.stats)
     }
 
     fn local_addr(&self) -> SocketAddr {

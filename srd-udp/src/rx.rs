@@ -110,6 +110,11 @@ impl Receiver {
         Ok(())
     }
 
+    /// Whether [`spin`](Self::spin) has found something that was not handed over yet.
+    pub(crate) fn has_early(&self) -> bool {
+        self.early.is_some()
+    }
+
     /// Datagrams were there.
     fn note(&mut self, fd: BorrowedFd<'_>, datagrams: u32) {
         self.run = self.run.saturating_add(datagrams);

@@ -118,6 +118,24 @@ fn wait_ends_when_something_arrives() {
     assert_eq!(a.recv(&mut |_, _| {}).unwrap(), 1);
 }
 
+/// The spinning part may have fetched it already.
+#[test]
+fn a_wait_ends_by_what_the_one_before_has_seen() {
+    let [v4, _] = loopbacks();
+    let spin = Duration::from_millis(50);
+    let mut a = driver(v4, |o| o.wait = WaitMode::Adaptive { spin });
+    a.note_moved();
+    let spun = a.now() + spin.into();
+    std::net::UdpSocket::bind(v4).unwrap().send_to(b"x", a.local_addr()).unwrap();
+    while a.now() < spun {
+        a.wait(Some(spun)).unwrap();
+    }
+    let until = a.now() + Span::from_secs(60);
+    a.wait(Some(until)).unwrap();
+    assert!(a.now() < until, "it is there");
+    assert_eq!(a.recv(&mut |_, _| {}).unwrap(), 1);
+}
+
 #[test]
 fn wait_returns_at_once_when_spinning() {
     let [v4, _] = loopbacks();
