@@ -79,10 +79,10 @@ impl Umem {
         (Frame(index as u32), offset as usize)
     }
 
-    pub(super) fn bytes(&self, frame: &Frame) -> &[u8] {
+    pub(super) fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         let start = self.map.at::<u8>(self.address(frame), self.frame_size());
-        // SAFETY: the range is within the mapping (checked by `at`). A `Frame` exists once, so while this reference to it
-        // lives, neither the kernel nor `bytes_mut` writes there.
+        // SAFETY: the range is within the mapping (checked by `at`). A `Frame` exists once, and is borrowed for as long as the
+        // bytes, so meanwhile neither the kernel nor `bytes_mut` writes there.
         unsafe { std::slice::from_raw_parts(start, self.frame_size()) }
     }
 

@@ -167,7 +167,7 @@ impl Xsk {
         metadata[10..].copy_from_slice(&offset.to_ne_bytes());
     }
 
-    pub(crate) fn bytes(&self, frame: &Frame) -> &[u8] {
+    pub(crate) fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         self.umem.bytes(frame)
     }
 
