@@ -173,8 +173,10 @@ impl Receiver {
                 Err(e) => match e.raw_os_error() {
                     Some(libc::EAGAIN) => return Ok(None),
                     Some(libc::EINTR) => {}
-                    // These say that the descriptor is not what it was.
-                    Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL) => return Err(e),
+                    // These say that the descriptor is not what it was, and the last that the socket was destroyed (`ss -K`).
+                    Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL | libc::ECONNABORTED) => {
+                        return Err(e);
+                    }
                     _ => {
                         stats.rx_errors += 1;
                         return Ok(None);

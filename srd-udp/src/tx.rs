@@ -93,6 +93,14 @@ impl Sender {
 
     /// Sends one burst, or counts why not.
     pub(crate) fn send(&mut self, burst: &Burst<'_>, mem: &dyn Gather, stats: &mut UdpStats) {
+        let failed = stats.other_errors;
+        self.try_send(burst, mem, stats);
+        if stats.other_errors != failed {
+            self.pool.renew(burst.port, stats);
+        }
+    }
+
+    fn try_send(&mut self, burst: &Burst<'_>, mem: &dyn Gather, stats: &mut UdpStats) {
         let datagrams = burst.datagrams();
         let Some(path) = self.pool.get(burst.port, burst.to, stats) else {
             stats.dropped_other += datagrams as u64;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use common::{Memory, add, driver, loopbacks, pair, receive};
 use srd_core::{Driver, Ecn, SourcePort, Span, TxBatch};
 use srd_udp::UdpDriver;
-use testbed::{Family, Pair};
+use testbed::{Family, Host, Pair};
 
 /// Sends one datagram of `len` bytes from source port `port` of `a`.
 fn send_one(a: &mut UdpDriver, to: SocketAddr, port: u16, len: usize) {
@@ -158,6 +158,39 @@ fn refusal_is_counted_and_harmless() {
         receive(&mut b, 1);
         let stats = a.stats();
         assert_eq!((stats.singles, stats.dropped_other), (sent + 1, 0), "a report costs no datagram: {stats:?}");
+    }
+}
+
+/// As `ss -K` does, and what takes the servers behind an address away.
+#[test]
+fn sockets_that_are_destroyed() {
+    let Some(bed) = Pair::builder().for_test() else { return };
+    let [a, b] = [bed.host(0), bed.host(1)];
+    // Destroys the sockets of the first host that the filter means, and tells how many that were.
+    let destroy = |filter: String| {
+        let out = a.command("ss").args(["-K", "-H", "-u", "-a", "-n", &filter]).output().unwrap();
+        assert!(out.status.success(), "{filter}: {}", String::from_utf8_lossy(&out.stderr));
+        out.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).count()
+    };
+    for family in [Family::V4, Family::V6] {
+        let open = |host: &Host| host.enter(|| driver(SocketAddr::new(host.ip(family), 0), |_| {})).unwrap();
+        let (mut x, mut y) = (open(a), open(b));
+        let to = y.local_addr();
+        let mut say = |x: &mut UdpDriver| a.enter(|| send_one(x, to, 0, 100)).unwrap();
+        say(&mut x);
+        receive(&mut y, 1);
+        let number = x.port_number(SourcePort(0)).unwrap();
+        if destroy(format!("sport = :{number}")) == 0 {
+            eprintln!("skipped: this kernel does not destroy sockets (CONFIG_INET_DIAG_DESTROY)");
+            return;
+        }
+        // What finds out may be lost.
+        (0..2).for_each(|_| say(&mut x));
+        receive(&mut y, 1);
+        assert_eq!(x.stats().sockets_open, 1);
+        assert_eq!(destroy(format!("sport = :{}", x.local_addr().port())), 1);
+        let e = x.recv(&mut |_, _| {}).expect_err("nothing arrives any more");
+        assert_eq!(e.kind(), std::io::ErrorKind::ConnectionAborted);
     }
 }
 

@@ -75,6 +75,16 @@ impl Pool {
         slot.as_ref()
     }
 
+    /// Closes the socket of `port` if its peer was taken from it, and with it the port number, as whoever destroys sockets does
+    /// (`ss -K`). It is opened anew for the next burst.
+    pub(super) fn renew(&mut self, port: SourcePort, stats: &mut UdpStats) {
+        let slot = &mut self.sockets[usize::from(port.0)];
+        if slot.as_ref().is_some_and(|path| path.peer.is_some() && path.socket.peer_addr().is_err()) {
+            *slot = None;
+            stats.sockets_open -= 1;
+        }
+    }
+
     /// The UDP port number behind `port`, once its socket is open.
     pub(crate) fn number(&self, port: SourcePort) -> Option<u16> {
         let path = self.sockets.get(usize::from(port.0))?.as_ref()?;
