@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -112,7 +112,7 @@ impl Filter {
                         keys: BTreeMap::new(),
                         queues: Vec::new(),
                     };
-                    filter.sweep();
+                    filter.sweep(link.index);
                     return Ok(filter);
                 }
                 Err(e) => refused = Some(e),
@@ -196,7 +196,7 @@ impl Filter {
     }
 
     /// Removes entries of drivers that were killed: nobody holds their UDP port any more.
-    fn sweep(&self) {
+    fn sweep(&self, interface: u32) {
         let mut keys = Vec::new();
         while keys.len() < MAX_PORTS as usize
             && let Ok(key) = self.maps.ports.key_after(keys.last())
@@ -204,7 +204,7 @@ impl Filter {
             keys.push(key);
         }
         for key in keys.iter().filter(|key| !self.keys.contains_key(*key)) {
-            if UdpSocket::bind(address(key)).is_ok() {
+            if UdpSocket::bind(address(key, interface)).is_ok() {
                 let _ = self.maps.ports.remove(key);
             }
         }
@@ -319,10 +319,13 @@ fn port_owner(owner: u64, door: &Door) -> PortOwner {
     value
 }
 
-fn address(key: &PortKey) -> SocketAddr {
+fn address(key: &PortKey, interface: u32) -> SocketAddr {
     let ip = Ipv6Addr::from(*key.first_chunk::<16>().expect("keys are longer"));
-    let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), |ip: Ipv4Addr| IpAddr::V4(ip));
-    SocketAddr::new(ip, u16::from_be_bytes([key[16], key[17]]))
+    let port = u16::from_be_bytes([key[16], key[17]]);
+    match ip.to_ipv4_mapped() {
+        Some(ip) => (ip, port).into(),
+        None => SocketAddrV6::new(ip, port, 0, if ip.is_unicast_link_local() { interface } else { 0 }).into(),
+    }
 }
 
 #[cfg(test)]
@@ -331,9 +334,9 @@ mod tests {
 
     #[test]
     fn keys_say_address_and_port() {
-        for text in ["192.0.2.7:4791", "[2001:db8::1]:65535"] {
+        for text in ["192.0.2.7:4791", "[2001:db8::1]:65535", "[fe80::1%7]:1"] {
             let addr: SocketAddr = text.parse().expect("an address");
-            assert_eq!(address(&key(addr.ip(), addr.port())), addr);
+            assert_eq!(address(&key(addr.ip(), addr.port()), 7), addr);
         }
     }
 }

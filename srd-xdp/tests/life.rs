@@ -193,12 +193,19 @@ fn holder() {
 fn ports_of_the_killed_are_removed_by_the_next() {
     let Some(bed) = bed(Pair::builder().queues(2)) else { return };
     let host = bed.host(0);
+    output(host.command("ip").args("addr add fe80::1/64 dev eth0 nodad".split(' ')));
+    let index = host.enter(|| nix::net::if_::if_nametoindex("eth0")).expect("a host").expect("the cable");
+    let addrs = [format!("{}:0", host.addr()), format!("[{}]:0", host.addr6()), format!("[fe80::1%{index}]:0")];
+    addrs.iter().for_each(|addr| ports_of_a_killed_one(host, addr));
+}
+
+fn ports_of_a_killed_one(host: &Host, addr: &str) {
     let one = XdpOptions { queues: 1, ..options() };
     let first = open(host, one.clone()).expect("a driver");
     assert_eq!(ports(host), 1);
     let me = std::env::current_exe().expect("this program");
     let mut holder = host.command(me);
-    holder.args(["--exact", "holder", "--nocapture"]).env(HOLDER, format!("{}:0", host.addr()));
+    holder.args(["--exact", "holder", "--nocapture"]).env(HOLDER, addr);
     let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
     let said = BufReader::new(holder.stdout.take().expect("a pipe")).lines();
     assert!(said.map_while(Result::ok).any(|line| line == "holding"), "the other process has a driver");
