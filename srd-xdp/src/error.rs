@@ -28,7 +28,7 @@ pub enum OpenError {
     },
     /// There is an XDP program of somebody else.
     #[error(
-        "the XDP program '{program}' (id {id}) is at {interface} already; detach it ('ip link set dev {interface} xdp off'), or use another interface"
+        "the XDP program '{program}' (id {id}) is at {interface} already; stop the program that holds it, or detach it ('ip link set dev {interface} xdp off'), or use another interface"
     )]
     Foreign {
         /// The interface.
@@ -56,10 +56,10 @@ pub enum OpenError {
     },
     /// `ENOMEM` or `ENOBUFS`: locked memory.
     #[error(
-        "not enough locked memory for {bytes} bytes of packet buffers; raise the limit ('ulimit -l', or CAP_IPC_LOCK)"
+        "not enough locked memory for {bytes} bytes of packet buffers; raise the limit ('ulimit -l', or CAP_IPC_LOCK), or use fewer queues (--xdp-queues)"
     )]
     Memory {
-        /// What was asked for.
+        /// What was asked for, for all queues together.
         bytes: u64,
     },
     /// The kernel does not know AF_XDP.

@@ -41,6 +41,11 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
     let table = Table::open(link.index).map_err(netlink)?;
     let count = sys::queues(&link.name).map_err(|e| OpenError::os("ask for the queues", &link, e))?;
     let count = count.min(MAX_QUEUES);
+    if options.first_queue >= count {
+        let problem =
+            format!("is {}, must be below {count}, the number of queues of {}", options.first_queue, link.name);
+        return Err(OpenError::Option { option: "first_queue", problem });
+    }
 
     let places: &[Attached] = match options.attach {
         // See `Attach::Generic`.
@@ -100,7 +105,10 @@ pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, Op
                 return Err(match e.raw_os_error() {
                     _ if unsupported && mode.zero_copy => OpenError::NoZeroCopy { interface: link.name },
                     Some(libc::EBUSY) => OpenError::QueuesTaken { interface: link.name, queues: count },
-                    _ if lacks_memory(&e) => OpenError::Memory { bytes: lane::locked_bytes(frame, options.frames) },
+                    _ if lacks_memory(&e) => {
+                        let queues = options.queues.min(count - options.first_queue);
+                        OpenError::Memory { bytes: u64::from(queues) * lane::locked_bytes(frame, options.frames) }
+                    }
                     _ => OpenError::os("bind an AF_XDP socket", &link, e),
                 });
             }

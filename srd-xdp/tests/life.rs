@@ -131,7 +131,7 @@ fn a_program_of_somebody_else_is_left_alone() {
     let before = state(bed.host(0));
     let e = open(bed.host(0), options()).expect_err("there is a program already");
     assert!(matches!(&e, OpenError::Foreign { program, .. } if program == "other"), "{e:?}");
-    assert!(e.to_string().contains("ip link set dev eth0 xdp off"), "{e}");
+    assert!(e.to_string().contains("stop the program that holds it") && e.to_string().contains("xdp off"), "{e}");
     assert_eq!(state(bed.host(0)), before);
     drop(link);
     settles(bed.host(0), &free);
@@ -156,6 +156,7 @@ fn what_cannot_be_had_is_explained() {
         says("10.0.0.1:0", XdpOptions { zero_copy: ZeroCopy::Require, ..options() }, "no zero copy");
     }
     says("10.0.0.1:0", XdpOptions { queues: 0, ..options() }, "queues is 0");
+    says("10.0.0.1:0", XdpOptions { first_queue: 256, ..options() }, "first_queue is 256, must be below");
     says("10.0.0.1:0", XdpOptions { frames: 1000, ..options() }, "frames is 1000");
     settles(host, &before);
 }
@@ -262,6 +263,29 @@ fn locked_memory_for_one_driver_is_enough() {
     for mebibytes in [5, 8] {
         reopen("10.8.0.1:0", mebibytes);
     }
+}
+
+const GREEDY: &str = "SRD_XDP_TEST_GREEDY";
+
+/// Not a test: what the next test starts with memory for one queue, at the address in the environment.
+#[test]
+fn greedy() {
+    let Ok(addr) = std::env::var(GREEDY) else { return };
+    let e = XdpDriver::open(addr.parse().expect("an address"), options()).expect_err("there are two queues");
+    assert!(matches!(e, OpenError::Memory { bytes } if bytes == 8 << 20), "{e:?}");
+}
+
+#[test]
+fn locked_memory_that_is_too_little_is_told_for_all_queues() {
+    let Some(bed) = bed(Pair::builder().mtu(1500).queues(2)) else { return };
+    if !bed.is_virtual() {
+        return;
+    }
+    let host = bed.host(0);
+    let mut limited = host.command("setpriv");
+    limited.args(["--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock", "prlimit", "--memlock=6291456"]);
+    limited.arg(std::env::current_exe().expect("this program")).args(["--exact", "greedy"]);
+    output(limited.env(GREEDY, format!("{}:0", host.addr())));
 }
 
 #[test]
