@@ -87,8 +87,10 @@ pub(crate) fn run(args: &StatArgs) -> Result<Exit> {
     let period = Duration::from(period);
     let mut next = Instant::now();
     while !interrupt::requested() {
-        if next <= Instant::now() {
-            next += period;
+        let now = Instant::now();
+        if next <= now {
+            // From now on: what was missed while we were stopped is not made up for.
+            next = now + period;
             if !once(args, &options)? {
                 return Ok(Exit::Ok);
             }

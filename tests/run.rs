@@ -800,6 +800,29 @@ fn stat_keeps_a_tree_up_to_date() {
 }
 
 #[test]
+fn stat_makes_nothing_up_for_while_it_was_stopped() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let period = Duration::from_millis(100);
+    let args = ["stat", "--runtime-dir", dir.path().to_str().expect("UTF-8"), "--watch", "0.1", "--json"];
+    let mut child = command(&args).spawn().expect("start");
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = || out.read_line(&mut String::new()).expect("a line");
+    line();
+    signal(child.id(), Signal::SIGSTOP);
+    // As if somebody had typed Ctrl-Z, and then done something else.
+    std::thread::sleep(10 * period);
+    signal(child.id(), Signal::SIGCONT);
+    // One may have been written just before.
+    line();
+    let began = Instant::now();
+    (0..6).for_each(|_| drop(line()));
+    let took = began.elapsed();
+    child.kill().expect("kill it");
+    child.wait().expect("wait");
+    assert!(took >= 4 * period, "six looks within {took:?}");
+}
+
+#[test]
 fn stat_ends_when_nobody_reads_it() {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = dir.path().to_str().expect("UTF-8");
