@@ -26,7 +26,11 @@ struct Server {
 impl Server {
     fn start(args: &[&str]) -> Server {
         let fixed = ["perf", "server", "--bind", "127.0.0.1", "--port", "0"];
-        let mut child = command(&[&fixed, args].concat()).stderr(Stdio::inherit()).spawn().expect("start the server");
+        Server::of(command(&[&fixed, args].concat()).stderr(Stdio::inherit()).spawn().expect("start the server"))
+    }
+
+    /// What was started, once it says where it listens.
+    fn of(mut child: Child) -> Server {
         let mut out = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
         let mut line = String::new();
         out.read_line(&mut line).expect("read the first line");
@@ -300,6 +304,22 @@ fn server_survives_clients_that_vanish_and_garbage() {
     signal(server.child.id(), Signal::SIGTERM);
     let (status, _) = server.end();
     assert_eq!(status.code(), Some(130));
+}
+
+#[test]
+fn server_that_shall_outlive_its_terminal_does() {
+    // As nohup(1) starts it.
+    let script = "trap '' HUP; exec \"$@\"";
+    let srd = env!("CARGO_BIN_EXE_srd");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh", srd, "perf", "server", "--bind", "127.0.0.1", "--port", "0"]);
+    shell.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut server = Server::of(shell.spawn().expect("start the server"));
+    signal(server.child.id(), Signal::SIGHUP);
+    let output = run(&["perf", "lat", &server.addr, "--iters", "10", "--warmup", "0"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    signal(server.child.id(), Signal::SIGTERM);
+    assert_eq!(server.end().0.code(), Some(130));
 }
 
 #[test]
