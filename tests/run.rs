@@ -414,8 +414,12 @@ fn run_device_files_are_there_for_the_program_alone() {
     let user = nix::unistd::geteuid();
     let done = output(shop.run(&["--devices", "2", "--device-files"], &look));
     assert_eq!((done.code, done.stdout), (Some(0), format!("{seen}{user}\n")), "{}", done.stderr);
-    // Whoever may not make such a namespace gets one of users, too, and stays who he is.
+    // Started by one that has such files, a program has its own alone.
     let srd = env!("CARGO_BIN_EXE_srd");
+    let inner = [srd, "run", "--device-files", "--devices", "1", "--", "ls", "/sys/class/infiniband"];
+    let done = output(shop.run(&["--devices", "2", "--device-files"], &inner));
+    assert_eq!((done.code, done.stdout.as_str()), (Some(0), "rdmap0s6\n"), "{}", done.stderr);
+    // Whoever may not make such a namespace gets one of users, too, and stays who he is.
     let options = format!("--library {} --runtime-dir {}", shop.text("libsrd_verbs.so"), shop.text("apart"));
     let unprivileged = format!(
         "setpriv --bounding-set=-sys_admin {srd} run {options} --devices 2 --device-files -- sh -ec '{LOOK}'
