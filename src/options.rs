@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use verbs_shim::Options;
+use verbs_shim::faults::FaultSpec;
 use verbs_shim::options::{OPTIONS, Opt, Source, from_env, strange_variables};
 
 use crate::exit::{Exit, Fault, Result};
@@ -37,9 +38,17 @@ impl DeviceArgs {
     /// What the flags are in the environment, valid in any working directory; and names of files that stand there already and
     /// are not.
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
-        let absolute = |path: &str| std::path::absolute(path).map_or(path.to_owned(), |p| p.display().to_string());
+        // In a directory whose name is no text, a name is found from there only: the library takes no other values.
+        let absolute = |path: &str| {
+            let whole = std::path::absolute(path).ok().and_then(|whole| whole.into_os_string().into_string().ok());
+            whole.unwrap_or_else(|| path.to_owned())
+        };
         let valid = |option: &Opt, value: &str| match value.strip_prefix('@') {
             Some(path) if option.name == "fault" => format!("@{}", absolute(path)),
+            // One line for whoever reads variables line by line, as from --print-env.
+            None if option.name == "fault" && value.contains('\n') => {
+                value.parse::<FaultSpec>().map_or_else(|_| value.to_owned(), |spec| spec.to_string())
+            }
             _ if FILES.contains(&option.name) => absolute(value),
             _ => value.to_owned(),
         };

@@ -198,6 +198,21 @@ fn run_signals_and_process_numbers_are_the_programs_own() {
 }
 
 #[test]
+fn run_a_pipe_that_breaks_ends_programs_as_without() {
+    let shop = Workshop::new();
+    let run = shop.run(&[], &["grep", "SigIgn", "/proc/self/status"]);
+    for (trap, ignored) in [("trap - PIPE", false), ("trap '' PIPE", true)] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{trap}; exec \"$@\""), "sh"]).arg(run.get_program()).args(run.get_args());
+        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = output(shell);
+        let mask = done.stdout.split_whitespace().nth(1).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        let is_ignored = mask.expect("a mask") & 1 << (Signal::SIGPIPE as u32 - 1) != 0;
+        assert_eq!(is_ignored, ignored, "{trap}: {done:?}");
+    }
+}
+
+#[test]
 fn run_seed_of_faults_is_printed_and_repeats() {
     let shop = Workshop::new();
     let program = shop.program("program", "host/libibverbs.so.1", &[]);
@@ -237,6 +252,33 @@ fn run_files_that_the_environment_names_are_found_from_any_directory() {
 }
 
 #[test]
+fn run_works_in_a_directory_whose_name_is_no_text() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let shop = Workshop::new();
+    let dir = shop.dir.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    fs::create_dir(&dir).expect("create");
+    fs::write(dir.join("schedule"), "loss=1%@1s-2s\n").expect("write");
+    let program = shop.program("program", "host/libibverbs.so.1", &[]);
+    let options = ["--fault", "@schedule", "--seed", "1", "--log-file", "log"];
+    let mut absolute = shop.run(&options, &[program.to_str().expect("UTF-8")]);
+    absolute.current_dir(&dir);
+    let done = output(absolute);
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{done:?}");
+    says(&done, "SRD_FAULT=@schedule");
+    says(&done, "SRD_LOG_FILE=log");
+    // The directory of links may be there, and libraries that are loaded in advance.
+    let library = shop.text("libsrd_verbs.so");
+    let also = "libibverbs-1a2b3c4d.so.1";
+    let fixed = ["run", "--library", &library, "--addr", "127.0.0.1", "--also", also, "--"];
+    let mut command = command(&[&fixed[..], &[program.to_str().expect("UTF-8")]].concat());
+    command.env("SRD_RUNTIME_DIR", "r").current_dir(&dir).env_remove("LD_PRELOAD");
+    let done = command.output().expect("run it");
+    let stdout = String::from_utf8_lossy(&done.stdout);
+    assert!(stdout.lines().any(|l| l == format!("library {OURS}")), "{done:?}");
+    assert_eq!(String::from_utf8_lossy(&done.stderr), "", "the loader finds what it shall load in advance");
+}
+
+#[test]
 fn run_renamed_copies_are_replaced() {
     let shop = Workshop::new();
     let renamed = "libibverbs-1a2b3c4d.so.1.14.44.0";
@@ -270,6 +312,24 @@ fn run_renamed_copies_are_replaced() {
     fs::create_dir(shop.at("bin")).expect("create");
     fs::copy(loader, shop.at("bin/python3")).expect("copy");
     says(&output(shop.run(&[], &[&shop.text("bin/python3"), module, "answer"])), &format!("library {OURS}"));
+}
+
+#[test]
+fn run_libraries_of_conda_do_not_win() {
+    let shop = Workshop::new();
+    fs::create_dir(shop.at("lib")).expect("create");
+    shop.library("lib/libibverbs.so.1", "libibverbs.so.1", OTHER);
+    // A module that looks beside itself first, in a program that knows nothing of it.
+    let source = "int ibv_fork_init(void); int answer(void) { return ibv_fork_init(); }";
+    let beside = "-Wl,--disable-new-dtags,-rpath,$ORIGIN";
+    let module = shop.cc("lib/module.so", source, &["-shared", "-fPIC", "lib/libibverbs.so.1", beside]);
+    let loader = shop.cc("loader", LOADER, &["-ldl"]);
+    let program = [&loader, &module].map(|path| path.to_str().expect("UTF-8"));
+    let mut command = shop.run(&[], &[program[0], program[1], "answer"]);
+    command.env("CONDA_PREFIX", shop.dir.path());
+    let done = output(command);
+    assert_eq!(done.stderr, "", "{done:?}");
+    says(&done, &format!("library {OURS}"));
 }
 
 #[test]
@@ -331,6 +391,16 @@ fn run_print_env_is_what_a_shell_takes() {
     let done = output(command);
     says(&done, &format!("library {OURS}"));
     says(&done, "SRD_PATHS=2");
+
+    // Each in one line, or not at all.
+    let events = "loss=1% # a little\ndead=all@4s-4.2s";
+    let printed = output(shop.run(&["--fault", events, "--seed", "1", "--print-env"], &[]));
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    assert!(printed.stdout.lines().all(|line| line.contains('=')), "{printed:?}");
+    says(&printed, "SRD_FAULT=loss=10000ppm,dead=all@4s-4200ms");
+    let mut command = shop.run(&["--print-env"], &[]);
+    command.env("LD_LIBRARY_PATH", "/a\nb");
+    output(command).fails(3, &["LD_LIBRARY_PATH=", "has an end of line in it"]);
 }
 
 #[test]
@@ -641,21 +711,13 @@ fn doctor_finds_what_is_wrong() {
 fn doctor_looks_at_the_program() {
     let shop = Workshop::new();
     let (library, runtime) = (shop.text("libsrd_verbs.so"), shop.text("runtime"));
-    let doctor = |program: &Path| {
-        let program = program.to_str().expect("UTF-8");
-        let args = [
-            "doctor",
-            "--library",
-            &library,
-            "--runtime-dir",
-            &runtime,
-            "--addr",
-            "127.0.0.1",
-            "--json",
-            "--",
-            program,
-        ];
-        run(&args).json()
+    let options = ["doctor", "--library", &library, "--runtime-dir", &runtime, "--addr", "127.0.0.1", "--json", "--"];
+    let about = |program: &Path| command(&[&options[..], &[program.to_str().expect("UTF-8")]].concat());
+    let doctor = |program: &Path| output(about(program)).json();
+    let under = |name: &str, value: &str, program: &Path| {
+        let mut command = about(program);
+        command.env(name, shop.at(value));
+        output(command).json()
     };
     for (name, flag) in [("static", "-static"), ("foreign", "-Wl,--dynamic-linker=/no/loader.so")] {
         let report = doctor(&shop.cc(name, "int main(void) { return 0; }", &[flag]));
@@ -677,12 +739,26 @@ fn doctor_looks_at_the_program() {
     let done = output(shop.run(&[], &[script.to_str().expect("UTF-8")]));
     assert_eq!((done.code, done.stderr.as_str(), Path::new(&trace).exists()), (Some(0), "", true), "{done:?}");
 
+    // What is found by LD_LIBRARY_PATH is found under 'srd run', too.
+    fs::create_dir(shop.at("extra")).expect("create");
+    let shared = ["-shared", "-fPIC", "-Wl,-soname,libextra.so"];
+    let extra = shop.cc("extra/libextra.so", "int extra(void) { return 0; }", &shared);
+    let needed = ["-Wl,--no-as-needed", extra.to_str().expect("UTF-8")];
+    let program = shop.program("extended", "host/libibverbs.so.1", &needed);
+    let report = under("LD_LIBRARY_PATH", "extra", &program);
+    assert!(finding(&report, "program")["found"].to_string().contains("gets the library"), "{report:#}");
+    // Loaders of other C libraries know no variable that keeps them from running the program.
+    let loader = shop.at("loader");
+    fs::write(&loader, "#!/bin/sh\ntest $1 = --list && echo 'libibverbs.so.1 => /elsewhere/libibverbs.so.1'\n")
+        .expect("write");
+    fs::set_permissions(&loader, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let named = format!("-Wl,--dynamic-linker={}", loader.display());
+    let report = doctor(&shop.cc("other", "int main(void) { return 0; }", &[&named]));
+    assert!(finding(&report, "program")["found"].to_string().contains("/elsewhere/"), "{report:#}");
+
     // A library that is loaded in advance wins.
     let program = shop.program("program", "host/libibverbs.so.1", &[]);
-    let fixed = ["doctor", "--library", &library, "--runtime-dir", &runtime, "--addr", "127.0.0.1", "--json", "--"];
-    let mut command = command(&[&fixed[..], &[program.to_str().expect("UTF-8")]].concat());
-    command.env("LD_PRELOAD", shop.at("host/libibverbs.so.1"));
-    let report = output(command).json();
+    let report = under("LD_PRELOAD", "host/libibverbs.so.1", &program);
     let program = finding(&report, "program");
     assert_eq!(program["state"], Value::from("fail"), "{report:#}");
     assert!(program["found"].to_string().contains("host/libibverbs.so.1"), "{report:#}");

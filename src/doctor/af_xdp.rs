@@ -55,9 +55,9 @@ fn prospect(options: &Options, ip: IpAddr, devices: usize) -> Finding {
         }
         Err(e) if choice == DriverChoice::Xdp => {
             let remedy = "give it what it needs (docs/xdp.md), or use kernel UDP: --driver udp (SRD_DRIVER)";
-            Finding::fail(NAME, e.to_string(), remedy)
+            Finding::fail(NAME, format!("{:#}", anyhow::Error::new(e)), remedy)
         }
-        Err(e) => Finding::ok(NAME, format!("not to be had, and not needed: {e}")),
+        Err(e) => Finding::ok(NAME, format!("not to be had, and not needed: {:#}", anyhow::Error::new(e))),
     }
 }
 

@@ -52,7 +52,7 @@ fn address(device: &NicConfig) -> Result<(UdpDriver, Finding), Finding> {
     let driver = UdpDriver::bind(SocketAddr::new(ip, 0), options).map_err(|e| {
         let other = "choose another with --addr (SRD_ADDR)";
         let remedy = if matches!(e, BindError::Descriptors) { DESCRIPTORS } else { other };
-        Finding::fail("address", format!("{}: {e}", device.name), remedy)
+        Finding::fail("address", format!("{}: {:#}", device.name, anyhow::Error::new(e)), remedy)
     })?;
     match devices::reaches_itself(ip) {
         Ok(true) => {}

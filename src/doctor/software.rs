@@ -8,8 +8,8 @@ use std::process::Command;
 use verbs_shim::Options;
 
 use super::{Finding, tool};
-use crate::run::library;
 use crate::run::program::{self, Program};
+use crate::run::{in_front, library};
 use crate::units::plural;
 
 pub(super) fn check(options: &Options, command: &[OsString]) -> Vec<Finding> {
@@ -70,14 +70,18 @@ fn program(name: &OsString, links: &Path) -> Vec<Finding> {
 
 /// What the loader says that it would load. The program is not run.
 fn loaded(path: &Path, links: &Path) -> Finding {
-    let mut command = Command::new(path);
-    command.env("LD_TRACE_LOADED_OBJECTS", "1").env("LD_LIBRARY_PATH", links);
-    let listing = if program::is_dynamic(path) { tool::output(&mut command) } else { None };
-    let Some(listing) = listing else {
+    let Some(loader) = program::loader(path) else {
         return Finding::ok(
             "program",
             format!("{} is a script; its interpreter can be given the library", path.display()),
         );
+    };
+    // Asked by a variable, loaders that do not know it would run the program.
+    let mut command = Command::new(loader);
+    command.arg("--list").arg(path).env("LD_LIBRARY_PATH", in_front("LD_LIBRARY_PATH", links.as_os_str()));
+    let Some(listing) = tool::output(&mut command) else {
+        let found = format!("the loader of {} does not tell what it would load", path.display());
+        return Finding::warn("program", found, "'srd run' may work all the same: try it");
     };
     // What is loaded in advance stands there by its path.
     let is_verbs = |line: &&str| {

@@ -1,8 +1,9 @@
-//! Copies of libibverbs and libefa under other names.
+//! Copies of libibverbs and libefa that programs bring along.
 //!
 //! Wheels for Python bring libraries of their own, renamed so that nobody else's are loaded instead: an extension module asks
-//! for `libibverbs-1a2b3c4d.so.1.14.44.0` and has the directory of it built in, which counts before `LD_LIBRARY_PATH`. The names
-//! are found here; what is done about them is told in [`standin`](super::standin).
+//! for `libibverbs-1a2b3c4d.so.1.14.44.0` and has the directory of it built in, which counts before `LD_LIBRARY_PATH`. Those of
+//! conda keep their names, but the libraries beside them look there first, too. The names are found here; what is done about them
+//! is told in [`standin`](super::standin).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use super::elf::Elf;
 
+/// The names that programs ask for.
+pub(super) const NAMES: [&str; 2] = ["libibverbs.so.1", "libefa.so.1"];
 /// What renamed libraries were called.
 const ORIGINALS: [&str; 2] = ["libibverbs", "libefa"];
 /// Directories of one kind that are looked into at most.
@@ -24,7 +27,7 @@ pub(super) fn is_renamed(name: &str) -> bool {
     })
 }
 
-/// Names of renamed copies that a program may ask for: it itself, or modules that are installed where it looks, or where
+/// Names of copies that a program may ask for: it itself, or modules that are installed where it looks, or where
 /// a Python that it starts does. `command` is what was asked for, `program` what the kernel runs for that: its
 /// interpreter, if it is a script.
 pub(super) fn names(elf: &Elf, command: &Path, program: &Path) -> BTreeSet<String> {
@@ -38,7 +41,15 @@ pub(super) fn names(elf: &Elf, command: &Path, program: &Path) -> BTreeSet<Strin
         let names = list(&dir).filter_map(|p| p.file_name()?.to_str().map(str::to_owned));
         found.extend(names.filter(|n| is_renamed(n)));
     }
+    if let Some(conda) = std::env::var_os("CONDA_PREFIX") {
+        found.extend(those_in(&Path::new(&conda).join("lib")));
+    }
     found
+}
+
+/// The names under which a directory has them.
+pub(super) fn those_in(dir: &Path) -> impl Iterator<Item = String> {
+    NAMES.into_iter().filter(|name| dir.join(name).exists()).map(str::to_owned)
 }
 
 /// Where modules of a Python are: in its own environment, and in that of the user.

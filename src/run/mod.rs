@@ -9,13 +9,15 @@ pub(crate) mod library;
 pub(crate) mod program;
 mod standin;
 
-use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::Command;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use nix::unistd::execvpe;
 use verbs_shim::Options;
 
 use crate::exit::{Exit, Fault, Result};
@@ -85,8 +87,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     }
     tracing::info!("{} gets {} as libibverbs and libefa", path.display(), library.display());
     variables.iter().for_each(|(name, value)| tracing::debug!("{name}={}", value.to_string_lossy()));
-    let error = Command::new(&path).arg0(command).args(rest).envs(variables).exec();
+    let Err(error) = exec(&path, &args.command, variables);
     Err(Fault::new(Exit::Setup, anyhow::Error::new(error).context(format!("cannot run {}", path.display()))))
+}
+
+/// Becomes the program at `path`, with these arguments from its name on. What processes inherit it gets as we got it.
+fn exec(path: &Path, args: &[OsString], variables: Variables) -> io::Result<Infallible> {
+    let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    environment.extend(variables.into_iter().map(|(name, value)| (name.into(), value)));
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
+    let args: Vec<CString> = args.iter().map(|arg| text(arg.as_bytes())).collect::<io::Result<_>>()?;
+    let environment = environment.iter().map(|(name, value)| text(&[name.as_bytes(), value.as_bytes()].join(&b'=')));
+    let environment: Vec<CString> = environment.collect::<io::Result<_>>()?;
+    let path = text(path.as_os_str().as_bytes())?;
+    verbs_shim::pipe::restore();
+    Ok(execvpe(&path, &args, &environment)?)
 }
 
 fn variables(args: &RunArgs, options: &Options, library: &Path, mut also: BTreeSet<String>) -> Result<Variables> {
@@ -100,14 +115,14 @@ fn variables(args: &RunArgs, options: &Options, library: &Path, mut also: BTreeS
     }
     all.push(("LD_LIBRARY_PATH".to_owned(), in_front("LD_LIBRARY_PATH", links.as_os_str())));
     if !also.is_empty() {
-        let paths: Vec<_> = library::preload(&links, &also).iter().map(|p| p.display().to_string()).collect();
-        all.push(("LD_PRELOAD".to_owned(), in_front("LD_PRELOAD", OsStr::new(&paths.join(":")))));
+        let paths: Vec<OsString> = library::preload(&links, &also).into_iter().map(PathBuf::into_os_string).collect();
+        all.push(("LD_PRELOAD".to_owned(), in_front("LD_PRELOAD", &paths.join(OsStr::new(":")))));
     }
     Ok(all)
 }
 
 /// The value of a variable that is a list, with `first` in front.
-fn in_front(name: &str, first: &OsStr) -> OsString {
+pub(crate) fn in_front(name: &str, first: &OsStr) -> OsString {
     let mut list = first.to_owned();
     if let Some(rest) = std::env::var_os(name).filter(|rest| !rest.is_empty() && rest != first) {
         list.push(":");
@@ -116,8 +131,14 @@ fn in_front(name: &str, first: &OsStr) -> OsString {
     list
 }
 
+/// One in each line, as files of variables have them.
 fn print(variables: &Variables) -> Result<Exit> {
-    let lines: Vec<_> = variables.iter().map(|(name, value)| format!("{name}={}", value.to_string_lossy())).collect();
-    render::text(&lines.join("\n"))?;
+    if let Some((name, value)) = variables.iter().find(|(_, value)| value.as_bytes().contains(&b'\n')) {
+        return Err(Fault::setup(format_args!(
+            "{name}={value:?} has an end of line in it, and cannot be printed in one"
+        )));
+    }
+    let lines: Vec<_> = variables.iter().map(|(name, value)| [name.as_bytes(), value.as_bytes()].join(&b'=')).collect();
+    render::text(lines.join(&b'\n'))?;
     Ok(Exit::Ok)
 }

@@ -100,16 +100,15 @@ impl Program {
         for dir in &elf.rpath {
             let dir =
                 PathBuf::from(dir.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", &origin.display().to_string()));
-            let hidden = ["libibverbs.so.1", "libefa.so.1"].into_iter().filter(|name| dir.join(name).exists());
-            program.also.extend(hidden.map(str::to_owned));
+            program.also.extend(bundled::those_in(&dir));
         }
         program
     }
 }
 
-/// Whether the dynamic loader comes before the program. Scripts and static programs just run.
-pub(crate) fn is_dynamic(path: &Path) -> bool {
-    Elf::read(path).is_some_and(|elf| elf.native && elf.loader.is_some())
+/// The dynamic loader that comes before the program. Scripts and static programs have none.
+pub(crate) fn loader(path: &Path) -> Option<PathBuf> {
+    Elf::read(path).filter(|elf| elf.native)?.loader
 }
 
 /// What to know when `command` starts programs on other hosts with these arguments, or as another user.

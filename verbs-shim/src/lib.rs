@@ -14,17 +14,24 @@ mod config;
 mod cores;
 pub mod counters;
 mod cpu;
+#[doc(hidden)]
 pub mod deaf;
 pub mod faults;
 mod gone;
+#[doc(hidden)]
 pub mod limit;
+#[doc(hidden)]
 pub mod link;
+#[doc(hidden)]
 pub mod lock;
 mod memory;
 mod nic;
 pub mod options;
 mod patience;
+#[doc(hidden)]
+pub mod pipe;
 mod poller;
+#[doc(hidden)]
 pub mod quiet;
 #[cfg(test)]
 #[path = "../../srd-core/tests/support/repeatable.rs"]
