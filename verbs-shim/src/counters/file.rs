@@ -47,12 +47,12 @@ pub(super) enum Fate {
 impl Record {
     pub(super) fn of_this_process(identity: Identity) -> io::Result<Record> {
         let pid = std::process::id();
-        let command = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        let command = fs::read("/proc/self/comm").unwrap_or_default();
         Ok(Record {
             pid,
             started: started(pid)?,
             namespace: namespace(),
-            command: command.trim_end().to_owned(),
+            command: plain(String::from_utf8_lossy(command.strip_suffix(b"\n").unwrap_or(&command)).as_ref()),
             identity,
             values: Values::default(),
         })
@@ -144,7 +144,7 @@ impl Record {
                 "pid" => record.pid = value.parse().ok()?,
                 "started" => record.started = value.parse().ok()?,
                 "namespace" => record.namespace = value.to_owned(),
-                "command" => record.command = value.to_owned(),
+                "command" => record.command = plain(value),
                 "device" => record.identity.device = Some(value).filter(|v| is_device_name(v))?.to_owned(),
                 "part_id" => record.identity.part_id = value.parse().ok()?,
                 "gbps" => record.identity.gbps = value.parse().ok()?,
@@ -171,6 +171,11 @@ impl Record {
 /// Names of devices become names of directories.
 fn is_device_name(text: &str) -> bool {
     (1..=63).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+/// What a process calls itself, as text that may be shown: it has no line ends, and nothing that a terminal would obey.
+fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// When a process started (`starttime` in `proc(5)`).

@@ -55,6 +55,18 @@ fn readable_while_it_runs_and_summed_after_its_end() {
 }
 
 #[test]
+fn commands_are_shown_as_one_line_that_no_terminal_obeys() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = publisher(dir.path());
+    running.publish(&values(5)).unwrap();
+    // A file of another user, who may write what he likes.
+    let text = fs::read_to_string(&running.path).unwrap();
+    let text = text.replace(&format!("command {}\n", running.record.command), "command a\x1b[2Jb\u{9b}c\n");
+    fs::write(&running.path, text).unwrap();
+    assert_eq!(only(&Registry::new([dir.path()])).processes[0].command, "a?[2Jb?c");
+}
+
+#[test]
 fn dead_processes_are_swept_and_counted() {
     let dir = tempfile::tempdir().unwrap();
     let registry = Registry::new([dir.path()]);
