@@ -2,6 +2,7 @@
 //!
 //! All of the crate's reads and writes through pointers are here.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::io::IoSliceMut;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -132,9 +133,12 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    pub(crate) fn new(len: usize) -> Slab {
-        let start = Box::into_raw(vec![0u8; len].into_boxed_slice());
-        Slab { start: NonNull::new(start.cast()).expect("a box has an address"), len }
+    /// `None` if the system has not as much.
+    pub(crate) fn new(len: usize) -> Option<Slab> {
+        let layout = Layout::array::<u8>(len).ok()?;
+        // SAFETY: it is asked for bytes only if there are any.
+        let start = if len == 0 { NonNull::dangling() } else { NonNull::new(unsafe { alloc_zeroed(layout) })? };
+        Some(Slab { start, len })
     }
 
     /// What the card is given.
@@ -178,7 +182,7 @@ impl Slab {
 impl Drop for Slab {
     fn drop(&mut self) {
         let bytes = std::ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.len);
-        // SAFETY: made from a box of this length in `new`, and freed nowhere else.
+        // SAFETY: from the allocator in `new`, as the bytes of a box of this length are, and freed nowhere else.
         drop(unsafe { Box::from_raw(bytes) });
     }
 }

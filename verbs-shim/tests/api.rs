@@ -39,6 +39,7 @@ tests! {{
     buffers_go_and_come_back
     windows_are_read_and_written_by_peers
     windows_have_an_end
+    memory_that_is_not_to_be_had_is_refused
     refused_requests_return_their_buffers
     a_receiver_that_is_not_ready_and_one_that_is_too_short
     completion_queues_have_room_for_all_that_can_complete
@@ -158,6 +159,15 @@ fn windows_have_an_end(units: [u16; 2]) {
     window.write(100, &[]);
     window.read(99, &mut all[..1]);
     assert_eq!(all[0], 7);
+}
+
+fn memory_that_is_not_to_be_had_is_refused(units: [u16; 2]) {
+    let pd = device(units[0]).pd().unwrap();
+    for len in [usize::MAX, isize::MAX as usize, 1 << 62] {
+        assert!(matches!(pd.buf(len), Err(CardError::NoMemory(_))), "{len}");
+        assert!(matches!(pd.window(len, true, true), Err(CardError::NoMemory(_))), "{len}");
+    }
+    assert!(pd.buf(0).is_ok());
 }
 
 fn refused_requests_return_their_buffers(units: [u16; 2]) {

@@ -18,7 +18,7 @@ pub(super) struct Registration {
 
 impl Registration {
     pub(super) fn new(pd: &Arc<PdInner>, len: usize, access: Access) -> Result<Registration, CardError> {
-        let slab = Slab::new(len);
+        let slab = Slab::new(len).ok_or(CardError::NoMemory("the system has not as much memory"))?;
         let keys = pd.device.nic.reg_mr(pd.id, slab.region(), slab.addr(), access)?;
         Ok(Registration { pd: pd.clone(), slab, keys })
     }

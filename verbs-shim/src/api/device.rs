@@ -145,7 +145,7 @@ impl Pd {
     /// Registers a new buffer of `len` bytes, all zero.
     ///
     /// # Errors
-    /// The device has no more regions, or none as long.
+    /// The device has no more regions, or none as long, or the system not as much memory.
     pub fn buf(&self, len: usize) -> Result<Buf, CardError> {
         Buf::new(&self.inner, len)
     }
