@@ -56,7 +56,7 @@ pub enum StartError {
     Bind(#[from] BindError),
     /// The protocol's configuration.
     #[error("protocol option {0}")]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
     /// An option of the endpoint.
     #[error("option {option} {problem}")]
     Option {
@@ -68,6 +68,12 @@ pub enum StartError {
     /// No thread, or no random numbers.
     #[error("cannot start the engine thread")]
     Os(#[source] io::Error),
+}
+
+impl From<ConfigError> for StartError {
+    fn from(error: ConfigError) -> StartError {
+        StartError::Config(error)
+    }
 }
 
 /// Why a message was not delivered, or is not known to be.

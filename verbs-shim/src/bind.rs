@@ -90,7 +90,7 @@ fn one(config: &NicConfig, port: u16) -> Result<Opened, OpenError> {
     let addr = SocketAddr::new(config.addr.ip(), port);
     let (driver, why) = AnyDriver::open(config.driver, addr, options)?;
     if let Some(why) = why {
-        tracing::warn!(device = %config.name, "using kernel UDP: {why}");
+        tracing::warn!(device = %config.name, "using kernel UDP: {}", OpenError::from(why).whole());
     }
     tracing::info!(
         device = %config.name,

@@ -1,5 +1,6 @@
 //! What a card is made of, and why it cannot be opened.
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -74,10 +75,10 @@ pub enum OpenError {
     #[error(transparent)]
     Xdp(srd_xdp::OpenError),
     /// The system permits no more threads.
-    #[error("cannot start the thread of a card: {0}; raise the limit (`ulimit -u`) or end processes")]
+    #[error("cannot start the thread of a card; raise the limit (`ulimit -u`) or end processes")]
     Thread(#[source] std::io::Error),
     /// The system has no more of something.
-    #[error("cannot open a card: {0}")]
+    #[error("the system refuses what a card needs")]
     System(#[source] std::io::Error),
 }
 
@@ -95,6 +96,12 @@ impl OpenError {
     pub fn lacks_descriptors(&self) -> bool {
         matches!(self, OpenError::Bind(BindError::Descriptors))
     }
+
+    /// The error and its causes in one line, for where nobody follows [`source`](Error::source).
+    pub fn whole(&self) -> String {
+        let causes = std::iter::successors(self.source(), |&cause| cause.source());
+        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
+    }
 }
 
 impl From<srd_xdp::OpenError> for OpenError {
@@ -103,5 +110,20 @@ impl From<srd_xdp::OpenError> for OpenError {
             srd_xdp::OpenError::Udp(error) => error.into(),
             error => OpenError::Xdp(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_everything_once() {
+        let error = OpenError::Thread(std::io::ErrorKind::WouldBlock.into());
+        let cause = error.source().expect("a cause").to_string();
+        assert!(!error.to_string().contains(&cause), "who follows the causes hears it twice: {error}");
+        assert_eq!(error.whole(), format!("{error}: {cause}"));
+        let none = OpenError::from(GidError::NoPort);
+        assert_eq!(none.whole(), none.to_string());
     }
 }

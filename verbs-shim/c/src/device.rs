@@ -122,7 +122,7 @@ impl Device {
             config.addr.set_port(shared.port);
             let sink = Arc::new(Sink::default());
             let nic = Nic::open(config, Box::new(Outlet(sink.clone()))).map_err(|error| {
-                log::error(format_args!("cannot open {}: {error}", self.name()));
+                log::error(format_args!("cannot open {}: {}", self.name(), error.whole()));
                 Errno::from(&error)
             })?;
             sysfs::tell_gid(self.name(), nic.gid());

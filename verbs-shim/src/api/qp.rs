@@ -210,7 +210,6 @@ impl<T> fmt::Debug for QueuePair<T> {
 #[error("not posted: {error}")]
 pub struct Refused {
     /// Why.
-    #[source]
     pub error: CardError,
     /// The buffer, unchanged; `None` if the request had none.
     pub buf: Option<Buf>,
