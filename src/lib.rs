@@ -76,9 +76,25 @@ pub mod xdp {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Programs that heed the environment, and so `srd run`, take the devices that [`Options`] make of it:
+///
+/// ```no_run
+/// use srd::verbs::{Device, Options};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = Options::from_env()?;
+/// options.start_log()?;
+/// for config in options.devices()? {
+///     println!("{} is at {}", config.name.clone(), Device::open(config)?.gid());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub mod verbs {
     pub use verbs_shim::api::*;
     pub use verbs_shim::{
-        Access, CardError, CardEvent, Gid, NicConfig, Opcode, OpenError, Profile, QpState, QpType, Status, card, faults,
+        Access, CardError, CardEvent, Gid, NicConfig, NicCounters, Opcode, OpenError, OptionError, Options, Profile,
+        QpState, QpType, Status, card, faults,
     };
 }

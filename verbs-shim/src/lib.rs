@@ -1,12 +1,14 @@
 //! An EFA card in software.
 //!
 //! [`Nic`] is an open card: the card of [`srd_core::card`] over kernel UDP or AF_XDP, with a thread that drives it while the program
-//! does not. [`api`] makes it safe and comfortable for Rust programs.
+//! does not. [`api`] makes it safe and comfortable for Rust programs. [`Options`] are what `srd run` tells a program through the
+//! environment.
 #![cfg(target_os = "linux")]
 
 mod answers;
 pub mod api;
 mod bind;
+#[doc(hidden)]
 pub mod cancel;
 mod common;
 mod company;

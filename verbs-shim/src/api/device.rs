@@ -13,7 +13,8 @@ use crate::config::{NicConfig, OpenError};
 use crate::lock::Mutex;
 use crate::nic::{Nic, NicCounters, NicSink};
 
-/// An open card. Clones are the same card, which closes with the last of them and of what was made from it.
+/// An open card. Clones are the same card, which closes with the last of them and of what was made from it: that takes some
+/// milliseconds, in which it says good-bye to its peers, and up to a second if datagrams (UD) are on their way.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub(super) inner: Arc<DeviceInner>,
@@ -57,7 +58,8 @@ impl NicSink for Sink {
 }
 
 impl Device {
-    /// Opens a card as `config` says.
+    /// Opens a card as `config` says: one that [`Options::devices`](crate::Options::devices) made, for instance, which is how a
+    /// program heeds what `srd run` and the environment say.
     ///
     /// # Errors
     /// The address cannot be a card's, or the system does not permit it.
