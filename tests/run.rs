@@ -409,7 +409,7 @@ fn run_says_soon_why_it_cannot() {
     let library = shop.text("libsrd_verbs.so");
     fs::write(shop.at("text"), "no library\n").expect("write");
     fs::write(shop.at("file"), "no directory\n").expect("write");
-    let (text, file) = (shop.text("text"), shop.text("file"));
+    let (text, file, spaced) = (shop.text("text"), shop.text("file"), shop.text("with space"));
     let began = Instant::now();
     let good = ["run", "--library", &library, "--addr", "127.0.0.1"];
     let cases: &[(&[&str], i32, &str)] = &[
@@ -425,6 +425,7 @@ fn run_says_soon_why_it_cannot() {
         (&["--driver", "xdp", "--", "true"], 3, "device rdmap0s6 cannot be opened"),
         (&["--log-file", "/no/such/dir", "--", "true"], 2, "--log-file /no/such/dir cannot be written: No such file"),
         (&["--runtime-dir", &file, "--", "true"], 3, "it is no directory"),
+        (&["--runtime-dir", &spaced, "--", "true"], 3, "because of the ' ' in its name"),
         (&["--bogus", "--", "true"], 2, "unexpected argument '--bogus' found"),
         (&["--", "-weird"], 3, "no program '-weird' in PATH"),
         (&[], 2, "CMD"),
@@ -763,6 +764,11 @@ fn doctor_looks_at_the_program() {
     assert_eq!(program["state"], Value::from("fail"), "{report:#}");
     assert!(program["found"].to_string().contains("host/libibverbs.so.1"), "{report:#}");
     assert_eq!(program["remedy"], Value::from("take it out of LD_PRELOAD"), "{report:#}");
+    // Ours is no other one.
+    let program = shop.text("program");
+    let srd = [env!("CARGO_BIN_EXE_srd"), "doctor", "--json", "--", &program];
+    let report = output(shop.run(&["--also", "libibverbs-1a2b3c4d.so.1"], &srd)).json();
+    assert_eq!(finding(&report, "program")["state"], Value::from("ok"), "{report:#}");
 }
 
 #[test]
@@ -895,7 +901,9 @@ fn stat_makes_nothing_up_for_while_it_was_stopped() {
     // One may have been written just before.
     line();
     let began = Instant::now();
-    (0..6).for_each(|_| drop(line()));
+    for _ in 0..6 {
+        line();
+    }
     let took = began.elapsed();
     child.kill().expect("kill it");
     child.wait().expect("wait");

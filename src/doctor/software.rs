@@ -94,7 +94,9 @@ fn loaded(path: &Path, links: &Path) -> Finding {
         let remedy = "install what is missing; a version that is not found needs a newer library";
         return Finding::fail("program", missing.join("; "), remedy);
     }
-    match lines.iter().find(|l| !l.contains(&*links.to_string_lossy())) {
+    // Under 'srd run', that has its own directory of links beside this one.
+    let ours = links.parent().unwrap_or(links).to_string_lossy();
+    match lines.iter().find(|l| !l.contains(&*ours)) {
         Some(other) => {
             let advance = std::env::var_os("LD_PRELOAD").is_some() && other.starts_with('/');
             let remedy = if advance { "take it out of LD_PRELOAD" } else { "srd run --also NAME" };

@@ -56,10 +56,11 @@ fn beside() -> Result<PathBuf> {
 /// programs load from it as long as they run. The same library and names get the same directory.
 pub(crate) fn links(options: &Options, library: &Path, also: &BTreeSet<String>) -> Result<PathBuf> {
     let runtime = options.runtime_dir().map_err(|e| Fault::new(Exit::Setup, e))?;
-    if runtime.to_string_lossy().contains([':', ';', ' ', '$']) {
+    if let Some(c) = runtime.to_string_lossy().chars().find(|c| ":; $".contains(*c)) {
         let dir = runtime.display();
         return Err(Fault::setup(format_args!(
-            "the runtime directory {dir} cannot stand in a search path; name another one"
+            "the runtime directory {dir} cannot stand in a search path of the loader, because of the '{c}' in its name; \
+             name another one with --runtime-dir (SRD_RUNTIME_DIR)"
         )));
     }
     let mut hash = DefaultHasher::new();
