@@ -442,6 +442,14 @@ fn queue_pairs_are_made_and_dropped_by_many_threads_at_once(units: [u16; 2]) {
     assert_eq!(counters.cmds_err, 0);
 }
 
+#[test]
+fn everything_may_go_to_other_threads() {
+    fn may<T: Send + Sync + 'static>() {}
+    may::<(Device, Pd, AddressHandle, Target, CompletionQueue)>();
+    may::<(QpBuilder<Srd>, QueuePair<Srd>, QueuePair<Ud>, Next<'static>)>();
+    may::<(Buf, Window, Completion, Refused, WorkError)>();
+}
+
 /// In one domain, each for another card.
 #[test]
 fn there_are_as_many_peers_as_address_handles() {
