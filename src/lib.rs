@@ -77,7 +77,7 @@ pub mod xdp {
 /// # }
 /// ```
 ///
-/// Programs that heed the environment, and so `srd run`, take the devices that [`Options`] make of it:
+/// Programs that heed the environment, and so `srd run`, take the devices that [`Options`](verbs::Options) make of it:
 ///
 /// ```no_run
 /// use srd::verbs::{Device, Options};

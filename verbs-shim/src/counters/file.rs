@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::fcntl::OFlag;
 
@@ -116,6 +117,15 @@ impl Record {
         let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&fresh, path));
         // Where there is no room, nothing is left behind that would take some.
         written.inspect_err(|_| _ = fs::remove_file(&fresh))
+    }
+
+    /// Leaves what is at `path` to whoever adds up next, as if the process were no more. It may begin anew there.
+    pub(super) fn leave(&self, path: &Path) -> io::Result<()> {
+        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        // No process started then.
+        let left = Record { started: 0, ..self.clone() };
+        left.write(&path.with_extension(format!("{nanos:x}{SUFFIX}")))?;
+        fs::remove_file(path)
     }
 
     /// Reads a file; whatever is not one, in whole, is an error.

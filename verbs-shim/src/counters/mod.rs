@@ -172,9 +172,9 @@ impl Publisher {
 impl Drop for Publisher {
     /// Adds what was counted to what was counted before, and takes the file away.
     fn drop(&mut self) {
-        if self.record.is_of_this_process() {
-            // If it cannot be done now, the next reader does it.
-            let _ = self.registry.retire(&self.path);
+        if self.record.is_of_this_process() && self.registry.retire(&self.path).is_err() {
+            // The next reader does it. Where there is no room to say so, the file stays as it is.
+            let _ = self.record.leave(&self.path);
         }
     }
 }

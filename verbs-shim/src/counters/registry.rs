@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
@@ -12,6 +13,12 @@ use nix::unistd::geteuid;
 use super::Values;
 use super::file::{BEFORE, Fate, Record, SUFFIX};
 use super::sysfs::Identity;
+use crate::cancel::sleep;
+
+/// How long somebody else may be at the sums: as long as many processes that end at once take in turn.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Time between two looks whether he is done.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Directories in which processes publish.
 #[derive(Clone, Debug)]
@@ -60,10 +67,11 @@ impl Registry {
         devices.into_values().collect()
     }
 
-    /// Retires what dead processes left. Returns the lock, while which is held nobody else does so: sums are whole.
+    /// Retires what dead processes left. Returns the lock, while which is held nobody else does so: sums are whole. `None` where
+    /// that is not ours to do, or somebody else is at it for long.
     fn sweep(&self, dir: &Path) -> Option<Flock<File>> {
         let ours = fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == geteuid().as_raw());
-        let guard = if ours { lock(dir, FlockArg::LockExclusive).ok()? } else { return None };
+        let guard = if ours { lock_soon(dir).ok()? } else { return None };
         for (path, record) in records(dir) {
             if record.fate() == Fate::Dead {
                 // What cannot be done now is done the next time.
@@ -90,8 +98,11 @@ impl Registry {
     }
 
     /// Adds what a file says to what was counted before, and removes it.
+    ///
+    /// # Errors
+    /// A file cannot be read or written, or somebody else is at it for long.
     pub(super) fn retire(&self, path: &Path) -> io::Result<()> {
-        let _guard = lock(path.parent().unwrap_or(Path::new("/")), FlockArg::LockExclusive)?;
+        let _guard = lock_soon(path.parent().unwrap_or(Path::new("/")))?;
         fold(path, &Record::read(path)?)
     }
 }
@@ -107,6 +118,18 @@ fn fold(path: &Path, record: &Record) -> io::Result<()> {
     // In this order, counters may be counted twice if we die in between; in the other one they would be lost.
     before.write(&target)?;
     fs::remove_file(path)
+}
+
+/// The lock, if it is to be had soon. Who has it needs it for a moment, but may have been stopped in it; and for counters no
+/// program shall wait for ever.
+fn lock_soon(dir: &Path) -> io::Result<Flock<File>> {
+    let began = Instant::now();
+    loop {
+        match lock(dir, FlockArg::LockExclusiveNonblock) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && began.elapsed() < PATIENCE => sleep(PAUSE),
+            outcome => return outcome,
+        }
+    }
 }
 
 pub(super) fn lock(dir: &Path, how: FlockArg) -> io::Result<Flock<File>> {

@@ -55,6 +55,26 @@ fn readable_while_it_runs_and_summed_after_its_end() {
 }
 
 #[test]
+fn nobody_waits_for_a_process_that_was_stopped_while_it_added_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::new([dir.path()]);
+    let at_it = registry::lock(dir.path(), FlockArg::LockExclusive).unwrap();
+    // A device that is closed, opened again and closed again.
+    for n in [5, 6] {
+        let mut running = publisher(dir.path());
+        running.publish(&values(n)).unwrap();
+        assert_eq!(only(&registry).processes.len(), 1);
+        drop(running);
+        assert_eq!(only(&registry).processes, []);
+    }
+    assert_eq!(only(&registry).total.port[0], 11);
+    drop(at_it);
+    assert_eq!(only(&registry).total.port[0], 11);
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "the sums and the lock, and nothing else: {names:?}");
+}
+
+#[test]
 fn commands_are_shown_as_one_line_that_no_terminal_obeys() {
     let dir = tempfile::tempdir().unwrap();
     let mut running = publisher(dir.path());
