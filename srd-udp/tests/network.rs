@@ -176,7 +176,7 @@ fn sockets_that_are_destroyed() {
         let open = |host: &Host| host.enter(|| driver(SocketAddr::new(host.ip(family), 0), |_| {})).unwrap();
         let (mut x, mut y) = (open(a), open(b));
         let to = y.local_addr();
-        let mut say = |x: &mut UdpDriver| a.enter(|| send_one(x, to, 0, 100)).unwrap();
+        let say = |x: &mut UdpDriver| a.enter(|| send_one(x, to, 0, 100)).unwrap();
         say(&mut x);
         receive(&mut y, 1);
         let number = x.port_number(SourcePort(0)).unwrap();

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::{
-    c_structs, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_parent_domain_init_attr, ibv_pd, ibv_qp,
+    WIDER_MUTEX, c_structs, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_parent_domain_init_attr, ibv_pd, ibv_qp,
     ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_td, ibv_td_init_attr, ibv_wc,
 };
 
@@ -72,7 +72,7 @@ c_structs! {
         _compat_async_event: Unused,
     }
 
-    struct ibv_context: 328 {
+    struct ibv_context: 328 + WIDER_MUTEX {
         device: *mut ibv_device,
         ops: ibv_context_ops,
         cmd_fd: c_int,
@@ -84,7 +84,7 @@ c_structs! {
 
     /// Grows at the front: `sz` tells programs how much of it there is. This is the layout of rdma-core 44; programs built
     /// against newer headers see from `sz` that the operations before `query_port` are not there.
-    struct verbs_context: 648 {
+    struct verbs_context: 648 + WIDER_MUTEX {
         query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
         advise_mr: Unused,
         alloc_null_mr: Unused,

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{Unused, c_structs, ibv_context, ibv_data_buf, ibv_poll_cq_attr, ibv_sge};
+use super::{Unused, WIDER_MUTEX, c_structs, ibv_context, ibv_data_buf, ibv_poll_cq_attr, ibv_sge};
 
 c_structs! {
     struct ibv_pd: 16 { context: *mut ibv_context, handle: u32 }
@@ -23,7 +23,7 @@ c_structs! {
 
     struct ibv_comp_channel: 16 { context: *mut ibv_context, fd: c_int, refcnt: c_int }
 
-    struct ibv_cq: 128 {
+    struct ibv_cq: 128 + WIDER_MUTEX {
         context: *mut ibv_context,
         channel: *mut ibv_comp_channel,
         cq_context: *mut c_void,
@@ -35,7 +35,7 @@ c_structs! {
         async_events_completed: u32,
     }
 
-    struct ibv_cq_ex: 288 {
+    struct ibv_cq_ex: 288 + WIDER_MUTEX {
         context: *mut ibv_context,
         channel: *mut ibv_comp_channel,
         cq_context: *mut c_void,
@@ -68,7 +68,7 @@ c_structs! {
         read_completion_wallclock_ns: Unused,
     }
 
-    struct ibv_qp: 160 {
+    struct ibv_qp: 160 + WIDER_MUTEX {
         context: *mut ibv_context,
         qp_context: *mut c_void,
         pd: *mut ibv_pd,
@@ -84,7 +84,7 @@ c_structs! {
         events_completed: u32,
     }
 
-    struct ibv_qp_ex: 352 {
+    struct ibv_qp_ex: 352 + WIDER_MUTEX {
         qp_base: ibv_qp,
         comp_mask: u64,
         wr_id: u64,
