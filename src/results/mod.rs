@@ -88,6 +88,9 @@ pub(crate) struct Summary {
     pub(crate) flows: usize,
     /// Those that did not. They count with the time that they had, and never as better than ideal.
     pub(crate) unfinished: usize,
+    /// Smallest ratio of one that did not: quantiles from there on are only known to be no smaller.
+    #[serde(skip)]
+    pub(crate) open_over_ideal: Option<f64>,
     /// Largest completion time over its ideal.
     pub(crate) max_over_ideal: Option<f64>,
     /// Median of completion time over ideal.

@@ -93,7 +93,9 @@ impl Summary {
         let sized = counted.iter().filter(|f| f.bytes.is_some());
         let start = counted.iter().map(|f| f.start_us).fold(f64::MAX, f64::min);
         let end = counted.iter().filter_map(|f| Some(f.start_us + f.fct_us?)).fold(0.0, f64::max);
+        let open = counted.iter().filter(|f| f.fct_us.is_none()).filter_map(|f| f.over_ideal);
         Summary {
+            open_over_ideal: open.min_by(f64::total_cmp),
             flows: sized.clone().count(),
             unfinished: sized.filter(|f| f.fct_us.is_none()).count(),
             max_over_ideal: over.last().copied(),

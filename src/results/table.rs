@@ -68,10 +68,12 @@ fn summaries(what: &str, rows: &[(String, u64, &Summary)]) -> String {
         what, "seed", "flows", "open", "min", "median", "p99", "max", "max us", "jain", "Gbit/s", "packets", "resent",
         "timeouts", "drops", "total us",
     ]);
-    let ratio = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.3}"));
     for (name, seed, s) in rows {
-        // Those that did not finish would have taken longer.
-        let more = |there: bool| if s.unfinished > 0 && there { ">" } else { "" };
+        // Flows that did not finish would have taken longer.
+        let more = |is_more: bool| if is_more { ">" } else { "" };
+        let ratio = |v: Option<f64>| {
+            v.map_or("-".into(), |v| format!("{}{v:.3}", more(s.open_over_ideal.is_some_and(|open| open <= v))))
+        };
         table.add_row(vec![
             name.clone(),
             seed.to_string(),
@@ -80,8 +82,8 @@ fn summaries(what: &str, rows: &[(String, u64, &Summary)]) -> String {
             ratio(s.min_over_ideal),
             ratio(s.median_over_ideal),
             ratio(s.p99_over_ideal),
-            format!("{}{}", more(s.max_over_ideal.is_some()), ratio(s.max_over_ideal)),
-            s.max_fct_us.map_or("-".into(), |v| format!("{}{v:.1}", more(true))),
+            ratio(s.max_over_ideal),
+            s.max_fct_us.map_or("-".into(), |v| format!("{}{v:.1}", more(s.unfinished > 0))),
             format!("{:.4}", s.jain),
             format!("{:.2}", s.goodput_gbps),
             thousands(s.packets),

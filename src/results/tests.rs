@@ -35,6 +35,11 @@ fn a_flow_without_an_end_counts_with_the_time_it_had() {
     let report = Report::of("s", "t", Vec::new(), vec![run(1, &[Some(110.0), None])]);
     assert!(table(&report).contains(" >4.000 "), "{}", table(&report));
     assert!(table(&report).contains(" >110.0 "), "{}", table(&report));
+    // The middle one of three has not finished, the smallest has.
+    let report = Report::of("s", "t", Vec::new(), vec![run(1, &[Some(110.0), None, Some(500.0)])]);
+    let row = table(&report).lines().find(|l| l.starts_with(" srd ")).expect("a row").to_owned();
+    let figures: Vec<&str> = row.split_whitespace().skip(4).take(4).collect();
+    assert_eq!(figures, ["1.100", ">4.000", ">5.000", ">5.000"], "{row}");
 }
 
 #[test]
