@@ -1,5 +1,6 @@
 //! From a scenario's network to a plan, its buffers and its faults.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use simnet::experiment::{Fault, Trouble};
@@ -129,7 +130,7 @@ pub(super) fn buffers(n: &Network) -> Result<Buffers, String> {
 
 /// The faults; one that comes again and again becomes many, until the run ends at `limit` unless told otherwise.
 pub(super) fn faults(plan: &Plan, lines: &[scenario::Fault], limit: Span) -> Result<Vec<Fault>, String> {
-    let mut out = Vec::new();
+    let (mut out, mut total) = (Vec::new(), 0usize);
     for (i, line) in lines.iter().enumerate() {
         let at = |e: String| format!("fault {i}: {e}");
         let trouble = match (line.kind, line.rate, line.loss_percent, line.noticed_after) {
@@ -166,22 +167,25 @@ pub(super) fn faults(plan: &Plan, lines: &[scenario::Fault], limit: Span) -> Res
         if line.on.is_empty() {
             return Err(at("'on' is empty: name cables or switches, such as 'spine3' or 'leaf0-spine3'".into()));
         }
+        // One fault for all of them, so that routing learns of a switch at once, not of each of its cables.
+        let mut on: BTreeMap<(bool, bool), Vec<usize>> = BTreeMap::new();
         for name in &line.on {
             let cables = find(plan, name).ok_or_else(|| {
                 at(format!("there is no '{name}'; write 'spine3', 'leaf0-spine3' or 'leaf0->spine3'"))
             })?;
-            let more = cables.len().saturating_mul(times as usize);
-            if out.len().saturating_add(more) > MAX_FAULTS {
-                return Err(at(format!(
-                    "more than {MAX_FAULTS} faults of cables in all: give fewer 'times' or names in 'on'"
-                )));
-            }
-            for k in 0..times {
-                let from = line.at.0 + every * k;
-                let until = length.map(|l| from + l);
-                for (cable, directions) in &cables {
-                    out.push(Fault { cables: vec![*cable], directions: *directions, trouble, from, until });
-                }
+            total = total.saturating_add(cables.len().saturating_mul(times as usize));
+            cables.into_iter().for_each(|(cable, directions)| on.entry(directions).or_default().push(cable));
+        }
+        if total > MAX_FAULTS {
+            return Err(at(format!(
+                "more than {MAX_FAULTS} faults of cables in all: give fewer 'times' or names in 'on'"
+            )));
+        }
+        for k in 0..times {
+            let from = line.at.0 + every * k;
+            let until = length.map(|l| from + l);
+            for (directions, cables) in &on {
+                out.push(Fault { cables: cables.clone(), directions: *directions, trouble, from, until });
             }
         }
     }
@@ -237,7 +241,8 @@ mod tests {
             faults(&plan(&s.network, Path::new(".")).expect("valid").plan, &s.fault, s.limit.0)
         };
         let all = faults("kind = \"dead\"\nat = \"1us\"\non = [\"spine3\", \"leaf0->spine1\"]").expect("valid");
-        assert_eq!(all.iter().map(|f| f.directions).collect::<Vec<_>>(), [(true, true), (true, true), (true, false)]);
+        let found: Vec<_> = all.iter().map(|f| (f.directions, f.cables.len())).collect();
+        assert_eq!(found, [((true, false), 1), ((true, true), 2)], "a switch dies as a whole");
         let back = faults("kind = \"dead\"\nat = \"1us\"\non = [\"spine1->leaf0\"]").expect("valid");
         assert_eq!(back[0].directions, (false, true));
         let flapping =
