@@ -237,6 +237,11 @@ fn what_cannot_run_is_not_begun() {
         ),
         ("websearch", &[("traffic.duration", "1ns")], "there is no flow"),
         ("incast", &[("messages.depth", "100000")], "messages.depth is 100000, at most"),
+        (
+            "incast",
+            &[("messages.depth", "60000"), ("messages.verbs", "true")],
+            "60000 messages under way, a queue pair takes",
+        ),
         ("incast", &[("srd.fixed_rate", "7bps")], "srd.fixed_rate: 7 bit/s"),
         ("permutation", &[("traffic.shared_card", "true")], "'shared_card' means nothing"),
         ("join-leave", &[("sample", "1ns")], "give a longer 'sample'"),

@@ -10,7 +10,8 @@ use super::legacy::{Legacy, LegacyStation};
 use super::outcome::{Before, Outcome, drops_elsewhere};
 use super::srd::SrdStation;
 use super::station::Station;
-use super::{Descheduling, Experiment, FlowSpec, Transport, faults};
+use super::verbs::Verbs;
+use super::{Descheduling, Experiment, FlowSpec, Messages, Transport, faults};
 use crate::cabling::Cabling;
 use crate::host::HostSpec;
 use crate::packet::{Addr, HostId, MAIN_PORT};
@@ -157,6 +158,10 @@ impl Experiment {
             if let Some((bad, _)) = f.after.iter().find(|(other, _)| *other >= self.flows.len() || *other == i) {
                 return Err(format!("flow {i} waits for flow {bad}"));
             }
+        }
+        let Messages { verbs, depth, .. } = self.messages;
+        if verbs && depth > Verbs::max_depth() {
+            return Err(format!("{depth} messages under way, a queue pair takes {} at most", Verbs::max_depth()));
         }
         let cards = self.cards().len();
         if cards > Addr::HOSTS {

@@ -30,7 +30,7 @@ struct Sending {
     /// Bytes that have not been posted; `None` for no end.
     left: Option<u64>,
     outstanding: u32,
-    /// A message failed: it is not made good, so the flow goes on no further and does not complete.
+    /// A message failed: nobody sends it again, so the flow does not complete.
     broken: bool,
     /// Bytes posted so far, and since when, for applications that make data at a rate.
     posted: u64,
@@ -137,10 +137,8 @@ impl SrdStation {
             let Some(sending) = self.sending.get_mut(&(flow as usize)) else { continue };
             sending.outstanding -= 1;
             sending.broken |= !ok;
-            let (done, broken) = (sending.broken || sending.left == Some(0), sending.broken);
-            if !done {
-                self.post(flow as usize, ledger, io);
-            } else if sending.outstanding == 0 {
+            let broken = sending.broken;
+            if sending.left == Some(0) && sending.outstanding == 0 {
                 self.sending.remove(&(flow as usize));
                 if let Err(what) = self.upper.end(&mut self.endpoint, flow) {
                     io.net.violate(format!("flow {flow} could not be ended: {what}"));
@@ -148,6 +146,8 @@ impl SrdStation {
                 if !broken {
                     ledger.completed(flow as usize, io);
                 }
+            } else {
+                self.post(flow as usize, ledger, io);
             }
         }
     }
@@ -178,7 +178,6 @@ impl SrdStation {
         let rate = ledger.flows[flow].rate;
         while let Some(sending) = self.sending.get_mut(&flow)
             && sending.outstanding < depth
-            && !sending.broken
             && sending.left != Some(0)
         {
             let size = sending.left.map_or(bytes, |left| left.min(bytes.into()) as u32);
@@ -207,7 +206,8 @@ impl SrdStation {
             max_datagram: (io.host().spec().mtu - IP_UDP_OVERHEAD) as u16,
         };
         if let Err(what) = self.upper.post(&mut self.endpoint, io.now(), &target, flow, len) {
-            io.net.violate(format!("station {} could not send: {what}", io.host().id().0));
+            let advice = "give a smaller messages.depth, or flows cards of their own";
+            io.net.violate(format!("station {} could not send: {what} ({advice})", io.host().id().0));
         }
     }
 

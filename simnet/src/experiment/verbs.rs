@@ -19,6 +19,8 @@ const FLOW_SHIFT: u32 = 30;
 /// Length of the region: a gibibyte for each of the flows that there can be, and for greetings.
 const REGION: u64 = 1 << (32 + FLOW_SHIFT);
 const QKEY: u32 = 1;
+/// The generation of all cards, by its PCI device id.
+const GENERATION: u32 = 0xefa3;
 
 /// How a peer's memory is reached: its queue pair and the key of its region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,9 +65,14 @@ impl HostMemory for Memory {
 }
 
 impl Verbs {
+    /// Work requests that a queue pair may have.
+    pub(super) fn max_depth() -> u32 {
+        Profile::generation(GENERATION).map_or(0, |profile| profile.max_sq_wr)
+    }
+
     /// A card at this address; queue pairs take `depth` work requests.
     pub(super) fn new(addr: SocketAddr, depth: u32, endpoint: &mut Endpoint) -> Result<Verbs, String> {
-        let newest = Profile::generation(0xefa3).ok_or("there is no such generation of cards")?;
+        let newest = Profile::generation(GENERATION).ok_or("there is no such generation of cards")?;
         let profile = Profile { max_mr_size: u64::MAX, max_qp: 4096, ..newest };
         // Peers write without having been introduced.
         let options = CardOptions { profile, strict_peers: false, ..CardOptions::default() };
