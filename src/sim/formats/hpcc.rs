@@ -104,6 +104,11 @@ pub(crate) fn topology(text: &str) -> Result<(Plan, Vec<usize>), String> {
     if plan.cables.len() != links {
         return Err(format!("{links} links are announced, {} are there", plan.cables.len()));
     }
+    // Where those of servers are first, nobody has to look for them.
+    plan.cables.sort_by_key(|c| match (c.a, c.b) {
+        (Port::Server(server), _) | (_, Port::Server(server)) => server,
+        _ => usize::MAX,
+    });
     Ok((plan, numbers))
 }
 
@@ -122,6 +127,15 @@ mod tests {
         assert_eq!((numbers, plan.cables.len()), (vec![0, 1, 2, 3], 5));
         let core = plan.cables[4];
         assert_eq!((core.rate, core.delay, core.loss_ppm), (400_000_000_000, Span::from_micros(1), 1));
+    }
+
+    #[test]
+    fn cables_of_servers_come_first() {
+        let mut lines: Vec<&str> = TOPOLOGY.lines().collect();
+        lines[2..].reverse();
+        let (plan, _) = topology(&lines.join("\n")).expect("valid");
+        let servers: Vec<Port> = plan.cables.iter().map(|c| c.a).collect();
+        assert_eq!(servers[..4], [0, 1, 2, 3].map(Port::Server));
     }
 
     #[test]
