@@ -73,11 +73,14 @@ impl Caption<'_> {
     }
 }
 
+/// How to write a number.
+type Label = fn(f64) -> String;
+
 /// What an axis shows, and how it writes that.
 struct Axis {
     name: String,
     log: bool,
-    label: fn(f64) -> String,
+    label: Label,
 }
 
 const IDEAL: &str = "ideal";
@@ -177,7 +180,7 @@ fn sweep(report: &Report) -> Option<Plot> {
     let name = report.sweep.first()?.parameter.clone();
     let mut curves: Vec<Curve> = Vec::new();
     let mut ideal = Vec::new();
-    let mut label: fn(f64) -> String = plain;
+    let mut label: Label = plain;
     for p in &report.sweep {
         let (x, of) = leading_number(&p.value)?;
         label = of;
@@ -289,11 +292,11 @@ fn spread(curves: &[Curve], f: impl Fn(&(f64, f64)) -> f64) -> f64 {
 
 /// The number that a value of a parameter begins with, in bytes, seconds or bits per second if it has such a unit, and how to
 /// write it.
-pub(super) fn leading_number(text: &str) -> Option<(f64, fn(f64) -> String)> {
+pub(super) fn leading_number(text: &str) -> Option<(f64, Label)> {
     let text = text.trim_matches('"');
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number = text[..end].parse::<f64>().ok()?;
-    let (scale, label): (f64, fn(f64) -> String) = match text[end..].trim().to_ascii_lowercase().as_str() {
+    let (scale, label): (f64, Label) = match text[end..].trim().to_ascii_lowercase().as_str() {
         "b" => (1.0, size),
         "kb" => (1e3, size),
         "mb" => (1e6, size),
