@@ -226,7 +226,7 @@ impl Client {
                 };
                 let bind = if addr.is_ipv6() { " --bind ::" } else { "" };
                 Fault::peer(format_args!(
-                    "no server answers at {addr} within {timeout} s{hint}; start one there with 'srd perf server{bind}' and let UDP port {} through firewalls",
+                    "no server answers at {addr} within {timeout} s{hint}; start one there with 'srd perf server{bind}' and let UDP through firewalls, to port {} there, and back from any port to any",
                     addr.port(),
                 ))
             }
