@@ -25,7 +25,7 @@ mod units;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde::Serialize;
 
@@ -135,9 +135,12 @@ fn usage(e: &clap::Error) -> ExitCode {
     }
     let (what, _) = text.split_once("\n\n").unwrap_or((&text, ""));
     let words: Vec<_> = what.trim_start_matches("error: ").split_whitespace().collect();
+    let near = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let meant =
+        near.into_iter().find_map(|kind| e.get(kind)).map_or(String::new(), |name| format!(" (do you mean {name}?)"));
     // What was asked for is known from the words alone; those of a program that shall be run are not ours.
     let json = std::env::args_os().skip(1).take_while(|arg| arg != "run" && arg != "--").any(|arg| arg == "--json");
-    ExitCode::from(fail(&Fault::usage(format!("{}; see --help", words.join(" "))), json) as u8)
+    ExitCode::from(fail(&Fault::usage(format!("{}{meant}; see --help", words.join(" "))), json) as u8)
 }
 
 /// What the libraries have to say goes to standard error: warnings, and more on request.

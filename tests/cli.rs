@@ -471,6 +471,12 @@ fn no_permission() {
 fn usage_errors() {
     let cases: &[(&[&str], &str)] = &[
         (&["dance"], "dance"),
+        (&["docter"], "unrecognized subcommand 'docter' (do you mean doctor?); see --help"),
+        (
+            &["run", "--pats", "4", "--", "true"],
+            "unexpected argument '--pats' found (do you mean --paths?); see --help",
+        ),
+        (&["perf", "server", "--driver", "udpp"], "(do you mean udp?)"),
         (&["demo", "--size", "big"], "'big' is no size"),
         (&["demo", "--size", "2G"], "out of range"),
         (&["demo", "--messages", "0"], "no count"),
