@@ -351,6 +351,11 @@ fn run_warns_of_programs_that_cannot_be_given_a_library() {
     let program = shop.cc("foreign", "int main(void) { return 5; }", &["-Wl,--dynamic-linker=/no/loader.so"]);
     let done = output(shop.run(&[], &[program.to_str().expect("UTF-8")]));
     done.fails(3, &["foreign asks for the loader /no/loader.so, which is not here", "cannot run"]);
+    let script = shop.at("script");
+    fs::write(&script, "#!/no/such/python -u\n").expect("write");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let done = output(shop.run(&[], &[script.to_str().expect("UTF-8")]));
+    done.fails(3, &["script names the interpreter /no/such/python, which is not here", "cannot run"]);
 
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: needs root, to give a program away");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -72,9 +72,14 @@ impl Program {
         }
         let name = path.display();
         let Some(elf) = Elf::read(&path) else {
-            program
-                .warnings
-                .push(format!("{name} is neither a program for Linux nor a script with an interpreter here"));
+            program.warnings.extend(match File::open(&path) {
+                Ok(_) => Some(format!("{name} is neither a program for Linux nor a script with an interpreter here")),
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    Some(format!("{} names the interpreter {name}, which is not here", command.display()))
+                }
+                // It may be run, but not looked at.
+                Err(_) => None,
+            });
             return program;
         };
         let foreign = match &elf.loader {
