@@ -17,7 +17,7 @@ pub enum BindError {
     #[error("{}", not_permitted(.0))]
     Permission(SocketAddr),
     /// `EAFNOSUPPORT`.
-    #[error("this host does not support the address family of {0}; use an IPv4 address or enable IPv6")]
+    #[error("{}", no_family(.0))]
     Family(SocketAddr),
     /// Multicast, broadcast, IPv4-mapped, or link-local without an interface.
     #[error("{addr} cannot be used: {why}")]
@@ -71,6 +71,17 @@ fn not_permitted(addr: &SocketAddr) -> String {
     }
 }
 
+fn no_family(addr: &SocketAddr) -> String {
+    match addr {
+        SocketAddr::V6(_) => {
+            format!("this host does not support IPv6, and so not {addr}; use an IPv4 address or enable IPv6")
+        }
+        SocketAddr::V4(_) => format!(
+            "this process may not use IPv4, and so not {addr}: a sandbox forbids it (RestrictAddressFamilies= of systemd), or the host has none"
+        ),
+    }
+}
+
 impl BindError {
     /// Sorts the kernel's answer to `call`.
     pub(crate) fn new(call: &'static str, addr: SocketAddr, source: io::Error) -> BindError {
@@ -116,6 +127,15 @@ pub(crate) fn unusable(addr: SocketAddr) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_told_to_use_what_he_uses() {
+        for (addr, remedy) in [("10.0.0.1:0", "a sandbox forbids it"), ("[::1]:0", "use an IPv4 address")] {
+            let error = io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
+            let text = BindError::new("open", addr.parse().unwrap(), error).to_string();
+            assert!(text.contains(addr) && text.contains(remedy), "{text}");
+        }
+    }
 
     #[test]
     fn a_port_is_blamed_only_if_it_is_privileged() {
