@@ -410,6 +410,32 @@ fn interrupt_while_nobody_answers() {
 }
 
 #[test]
+fn interrupt_while_a_name_is_looked_up() {
+    // A name server that does not answer, nor does anybody say that it is not there.
+    let script = "ip link set lo up; ip link add va type veth peer name vb; ip link set va up; ip link set vb up
+        ip addr add 10.99.1.1/24 dev va; ip neigh add 10.99.1.2 lladdr 02:00:00:00:00:02 dev va
+        dir=$(mktemp -d); mount -t tmpfs none $dir; printf 'nameserver 10.99.1.2\noptions timeout:30\n' > $dir/resolv
+        mount --bind $dir/resolv /etc/resolv.conf; umount -l $dir; rmdir $dir
+        exec timeout --signal INT 1 \"$@\"";
+    let srd = env!("CARGO_BIN_EXE_srd");
+    let unshare = |args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-r", "-n", "-m", "sh", "-ec", script, "sh"]).args(args).stdin(Stdio::null()).output()
+    };
+    if !unshare(&["true"]).is_ok_and(|o| o.status.success()) {
+        eprintln!("skipped: needs unshare -r -n -m (name spaces of users, networks and mounts) and ip");
+        return;
+    }
+    for args in
+        [&["perf", "lat", "host.example"][..], &["incast", "--rank", "1", "--size", "2", "--master", "host.example"]]
+    {
+        let output = unshare(&[&[srd], args].concat()).expect("run unshare");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*stderr), (Some(124), ""), "{args:?} was not ended by the signal");
+    }
+}
+
+#[test]
 fn set_up_errors() {
     let taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
     let port = taken.local_addr().expect("local address").port().to_string();

@@ -198,7 +198,6 @@ pub(crate) fn run(args: &IncastArgs) -> Result<Exit> {
     }
     let place = args.place().map_err(Fault::usage)?;
     let master = place.master.as_deref().map(str::parse::<Target>).transpose().map_err(Fault::usage)?;
-    interrupt::install()?;
     if let (1.., Some(master)) = (place.rank, &master) {
         return send(args, place.rank, master);
     }
@@ -206,6 +205,8 @@ pub(crate) fn run(args: &IncastArgs) -> Result<Exit> {
     prepare(args, &plan)?;
     descriptors(&plan, args, 0)?;
     let (ip, control) = own_addresses(args, master.as_ref())?;
+    // Not before names are found: nobody looks at the flag while a name server does not answer.
+    interrupt::install()?;
     let listener = TcpListener::bind(control).map_err(|e| {
         let what = format!("cannot await the other ranks at TCP port {} (choose another by --port)", control.port());
         Fault::new(Exit::Setup, anyhow::Error::new(e).context(what))
@@ -324,6 +325,7 @@ fn send(args: &IncastArgs, rank: u32, master: &Target) -> Result<Exit> {
         wait: args.wait.into(),
         transport: args.transport.clone(),
     };
+    interrupt::install()?;
     sender::run(&sender, Clock::new())?;
     Ok(Exit::Ok)
 }

@@ -101,8 +101,9 @@ impl Client {
     /// Finds the server and agrees on the test with it.
     pub(crate) fn connect(args: &ClientArgs, start: &Start) -> Result<Client> {
         start.check().map_err(Fault::usage)?;
-        interrupt::install()?;
         let addr = args.target.resolve(args.port)?;
+        // Not before, since nobody looks at the flag while a name server does not answer.
+        interrupt::install()?;
         // Bound to one address, the driver can connect its sockets.
         let route = transport::check_route(addr)?;
         let local = args.bind.unwrap_or(route);
