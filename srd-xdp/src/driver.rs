@@ -150,9 +150,18 @@ impl XdpDriver {
     }
 
     fn follow(&mut self, now: Time) {
+        let interface = self.origin.interface;
+        let was_there = self.table.links().get(interface).is_some();
         if self.table.follow(now) {
+            if was_there && self.table.links().get(interface).is_none() {
+                let name = &self.info.interface;
+                tracing::warn!(
+                    "{name} is gone; until the driver at {} is opened anew, kernel UDP does its work",
+                    self.local
+                );
+            }
             // If the map is full, the new addresses go through the kernel.
-            let _ = self.filter.receive_at(self.local, self.table.links(), self.origin.interface);
+            let _ = self.filter.receive_at(self.local, self.table.links(), interface);
         }
     }
 

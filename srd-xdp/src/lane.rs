@@ -42,6 +42,8 @@ pub(crate) struct Lane {
     unsent: u32,
     /// The kernel was told, and has not taken all.
     held_up: bool,
+    /// The interface was down or gone when the kernel was told. It is told again with the next datagrams, and not in each turn.
+    down: bool,
     /// The device was waited for in vain, and has not moved since.
     jammed: bool,
     /// The datagram that is being written.
@@ -112,6 +114,7 @@ impl Lane {
             free,
             unsent: 0,
             held_up: false,
+            down: false,
             jammed: false,
             packet: Packet::default(),
             assembly: Vec::new(),
@@ -238,6 +241,7 @@ impl Lane {
 
     fn kick(&mut self) {
         self.xsk.publish_transmit();
+        self.down = false;
         for _ in 0..KICKS {
             match self.xsk.kick() {
                 // Zero copy: the device goes on by itself.
@@ -253,6 +257,7 @@ impl Lane {
                     }
                     _ => {
                         self.stats.tx_down += 1;
+                        self.down = true;
                         break;
                     }
                 },
@@ -289,7 +294,7 @@ impl Lane {
         arrival: &impl Fn(&[u8]) -> Time,
         sink: &mut dyn FnMut(&RxMeta, &[u8]),
     ) -> usize {
-        if self.held_up {
+        if self.held_up && !self.down {
             self.flush();
         }
         let (mut frames, mut handed) = (0, 0);

@@ -215,6 +215,39 @@ fn routes_and_links_that_change() {
     assert!(b.stats().rx_datagrams > before, "{:?}", b.stats());
 }
 
+/// There is no socket of ours at another interface, whatever its name is.
+#[test]
+fn an_interface_that_is_removed() {
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
+    if !bed.is_virtual() {
+        return;
+    }
+    let (mut a, mut b) = (xdp(bed.host(0), Family::V4), xdp(bed.host(1), Family::V4));
+    let to = b.addr();
+    reaches(&mut a, &mut b, to);
+    ip(bed.host(0), "link del eth0");
+    a.say(to, "into the void");
+    let before = a.stats();
+    assert_eq!(before.tx_down, 1, "{before:?}");
+    for _ in 0..10 {
+        a.receive_until(1, Span::from_millis(1));
+    }
+    assert_eq!(a.stats().tx_down, 1, "nobody has sent anything");
+    ip(bed.host(0), &format!("link add eth0 type veth peer name eth0 netns {}", bed.host(1).namespace()));
+    for (i, host) in bed.hosts().iter().enumerate() {
+        ip(host, &format!("addr add 10.0.0.{}/24 dev eth0", i + 1));
+        ip(host, "link set eth0 up");
+    }
+    for _ in 0..3000 {
+        a.say(to, "by the kernel");
+        if b.receive_until(1, Span::from_millis(20)).iter().any(|(_, bytes)| bytes == b"by the kernel") {
+            assert_eq!(a.stats().tx_datagrams, before.tx_datagrams, "not by AF_XDP");
+            return;
+        }
+    }
+    panic!("nothing arrives: {:?} {:?}", a.stats(), b.stats());
+}
+
 /// What does not fit the frames of before comes through the kernel.
 #[test]
 fn an_mtu_that_grows() {
