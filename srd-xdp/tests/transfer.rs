@@ -268,6 +268,32 @@ fn bursts_longer_than_the_ring() {
     assert!(stats.tx_datagrams >= sent.len() as u64 && stats.tx_dropped == 0, "{stats:?}");
 }
 
+/// The kernel counts what finds no frame among what is too long, too.
+#[test]
+fn what_is_dropped_is_counted_once() {
+    let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
+    let mut a = xdp(bed.host(0), Family::V4);
+    let mut b = xdp_at(bed.host(1), (bed.host(1).addr(), 0).into(), XdpOptions { frames: 64, ..options() });
+    meet(&mut a, &mut b);
+    let (mem, mut batch) = (Memory::new(20_000), TxBatch::new());
+    let sent = add(&mut batch, &mem, b.addr(), 0, 100, 20_000, 8).len();
+    a.send(&batch, &mem);
+    // Nobody has read meanwhile.
+    let mut got = 0;
+    for _ in 0..6000 {
+        got += b.receive_until(sent, srd_core::Span::from_millis(10)).len();
+        if got as u64 + b.stats().rx_queue_drops >= sent as u64 {
+            break;
+        }
+    }
+    let stats = b.stats();
+    assert_eq!(got as u64 + stats.rx_queue_drops, sent as u64, "{stats:?}");
+    assert!(stats.rx_queue_drops > 0, "{stats:?}");
+    if bed.is_virtual() {
+        assert_eq!(stats.rx_too_long, 0);
+    }
+}
+
 #[test]
 fn steady_state_allocates_nothing() {
     let Some(bed) = bed(Pair::builder().mtu(1500)) else { return };
