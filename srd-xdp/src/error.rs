@@ -62,6 +62,9 @@ pub enum OpenError {
         /// What was asked for, for all queues together.
         bytes: u64,
     },
+    /// `EMFILE` or `ENFILE`.
+    #[error("no file descriptor is free for AF_XDP; raise the limit (`ulimit -n`) or close files")]
+    Descriptors,
     /// The kernel does not know AF_XDP.
     #[error("this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS); use kernel UDP")]
     NoKernelSupport,
@@ -90,8 +93,17 @@ impl OpenError {
     pub(crate) fn os(call: &'static str, link: &Link, source: io::Error) -> OpenError {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => OpenError::Permission { call },
+            Some(libc::EMFILE | libc::ENFILE) => OpenError::Descriptors,
             Some(libc::EAFNOSUPPORT) => OpenError::NoKernelSupport,
             _ => OpenError::Os { call, interface: link.name.clone(), source },
+        }
+    }
+
+    /// Sorts netlink's answer, before there is an interface.
+    pub(crate) fn netlink(source: io::Error) -> OpenError {
+        match source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => OpenError::Descriptors,
+            _ => OpenError::Os { call: "ask netlink", interface: "this host".into(), source },
         }
     }
 }

@@ -30,15 +30,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Opens lanes at the interface with the address `local`.
 pub(crate) fn open(local: SocketAddr, options: &XdpOptions) -> Result<Opened, OpenError> {
-    let netlink = |e| OpenError::Os { call: "ask netlink", interface: "this host".into(), source: e };
-    let mut ask = Netlink::open().map_err(netlink)?;
-    let links = Links::read(&mut ask).map_err(netlink)?;
+    let mut ask = Netlink::open().map_err(OpenError::netlink)?;
+    let links = Links::read(&mut ask).map_err(OpenError::netlink)?;
     let link = links.choose(local.ip(), options.interface.as_deref()).map_err(OpenError::Interface)?.clone();
     if options.zero_copy == ZeroCopy::Require && (link.veth || link.bond) {
         // Known without disturbing the interface.
         return Err(OpenError::NoZeroCopy { interface: link.name });
     }
-    let table = Table::open(link.index).map_err(netlink)?;
+    let table = Table::open(link.index).map_err(OpenError::netlink)?;
     let count = sys::queues(&link.name).map_err(|e| OpenError::os("ask for the queues", &link, e))?;
     let count = count.min(MAX_QUEUES);
     if options.first_queue >= count {

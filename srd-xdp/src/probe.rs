@@ -33,9 +33,8 @@ pub struct Prospect {
 /// # Errors
 /// What is missing or in the way, and what to do about it.
 pub fn probe(addr: IpAddr, interface: Option<&str>) -> Result<Prospect, OpenError> {
-    let netlink = |e| OpenError::Os { call: "ask netlink", interface: "this host".into(), source: e };
-    let mut ask = Netlink::open().map_err(netlink)?;
-    let links = Links::read(&mut ask).map_err(netlink)?;
+    let mut ask = Netlink::open().map_err(OpenError::netlink)?;
+    let links = Links::read(&mut ask).map_err(OpenError::netlink)?;
     let link = links.choose(addr, interface).map_err(OpenError::Interface)?;
     let queues = sys::queues(&link.name).map_err(|e| OpenError::os("ask for the queues", link, e))?;
     Xsk::exists().map_err(|e| OpenError::os("make an AF_XDP socket", link, e))?;

@@ -265,6 +265,47 @@ fn locked_memory_for_one_driver_is_enough() {
     }
 }
 
+const STARVED: &str = "SRD_XDP_TEST_STARVED";
+
+/// Not a test: what the next test starts, at the address in the environment.
+#[test]
+fn starved() {
+    let Ok(addr) = std::env::var(STARVED) else { return };
+    let addr = addr.parse().expect("an address");
+    let limit = |descriptors: usize| {
+        let limit = libc::rlimit { rlim_cur: descriptors as u64, rlim_max: 1024 };
+        // SAFETY: the pointer comes from a reference that outlives the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    };
+    let taken = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
+    limit(1024);
+    let before = taken();
+    let opens = (0..100).any(|more| {
+        limit(before - 1 + more);
+        let opened = XdpDriver::open(addr, options());
+        limit(1024);
+        if let Err(e) = &opened {
+            assert!(e.to_string().contains("no file descriptor is free"), "{more} descriptors: {e}: {e:?}");
+        }
+        let is_open = opened.is_ok();
+        drop(opened);
+        assert_eq!(taken(), before, "after {more}");
+        is_open
+    });
+    assert!(opens, "a hundred suffice");
+}
+
+#[test]
+fn descriptors_that_run_out_are_told_and_none_is_lost() {
+    let Some(bed) = bed(Pair::builder().queues(2)) else { return };
+    let host = bed.host(0);
+    let before = state(host);
+    let me = std::env::current_exe().expect("this program");
+    let mut starved = host.command(me);
+    output(starved.args(["--exact", "starved"]).env(STARVED, format!("{}:0", host.addr())));
+    settles(host, &before);
+}
+
 const GREEDY: &str = "SRD_XDP_TEST_GREEDY";
 
 /// Not a test: what the next test starts with memory for one queue, at the address in the environment.

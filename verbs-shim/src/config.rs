@@ -108,6 +108,7 @@ impl From<srd_xdp::OpenError> for OpenError {
     fn from(error: srd_xdp::OpenError) -> OpenError {
         match error {
             srd_xdp::OpenError::Udp(error) => error.into(),
+            srd_xdp::OpenError::Descriptors => BindError::Descriptors.into(),
             error => OpenError::Xdp(error),
         }
     }
