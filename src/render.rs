@@ -17,14 +17,23 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<String> {
 }
 
 /// Text and a line end on standard output. Whoever closed our output has read enough: that is no error.
-pub(crate) fn text(text: impl AsRef<[u8]>) -> Result<()> {
-    is_read(text).map(drop)
+pub(crate) fn text(text: &str) -> Result<()> {
+    bytes(text.as_bytes())
 }
 
-/// The same, for output without an end: whether there is still somebody who reads it.
-pub(crate) fn is_read(text: impl AsRef<[u8]>) -> Result<bool> {
+/// The same of what may be no text.
+pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
+    write(bytes).map(drop)
+}
+
+/// As [`text`], for output without an end: whether there is still somebody who reads it.
+pub(crate) fn is_read(text: &str) -> Result<bool> {
+    write(text.as_bytes())
+}
+
+fn write(bytes: &[u8]) -> Result<bool> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_ref()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(e) => {

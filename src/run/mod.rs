@@ -139,6 +139,6 @@ fn print(variables: &Variables) -> Result<Exit> {
         )));
     }
     let lines: Vec<_> = variables.iter().map(|(name, value)| [name.as_bytes(), value.as_bytes()].join(&b'=')).collect();
-    render::text(lines.join(&b'\n'))?;
+    render::bytes(&lines.join(&b'\n'))?;
     Ok(Exit::Ok)
 }
