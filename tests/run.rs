@@ -378,6 +378,18 @@ fn run_warns_of_launchers_and_misspelt_variables() {
     let done = output(command);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.stderr.contains("other hosts") && done.stderr.contains("do you mean SRD_PEER_TIMEOUT?"), "{done:?}");
+    // A library that comes before ours; but not ours, as in a run inside of another one.
+    let loaded = |options: &[&str]| {
+        let mut command = shop.run(options, &["true"]);
+        command.env("LD_PRELOAD", shop.at("host/libibverbs.so.1"));
+        output(command).stderr
+    };
+    let text = loaded(&[]);
+    assert!(text.contains("host/libibverbs.so.1 is loaded in advance, and used instead"), "{text}");
+    assert_eq!(loaded(&["--also", "libibverbs.so.1"]), "", "ours comes first");
+    let inner = [env!("CARGO_BIN_EXE_srd"), "run", "--"];
+    let done = output(shop.run(&["--also", "libibverbs.so.1"], &[&inner[..], &["true"]].concat()));
+    assert_eq!(done.stderr, "", "it is ours");
     // A launcher that becomes another user, who has no way to the links.
     let runuser = shop.at("runuser");
     symlink("/bin/true", &runuser).expect("link");

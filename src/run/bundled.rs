@@ -6,7 +6,9 @@
 //! is told in [`standin`](super::standin).
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::elf::Elf;
@@ -50,6 +52,17 @@ pub(super) fn names(elf: &Elf, command: &Path, program: &Path) -> BTreeSet<Strin
 /// The names under which a directory has them.
 pub(super) fn those_in(dir: &Path) -> impl Iterator<Item = String> {
     NAMES.into_iter().filter(|name| dir.join(name).exists()).map(str::to_owned)
+}
+
+/// What to know if LD_PRELOAD names another library than `ours`: that one counts before all that are found.
+pub(super) fn in_advance(ours: &Path) -> Option<String> {
+    let list = std::env::var_os("LD_PRELOAD")?;
+    let paths = list.as_bytes().split(|c| b": ".contains(c)).map(|path| Path::new(OsStr::from_bytes(path)));
+    let is_other = |path: &&Path| fs::canonicalize(path).is_ok_and(|real| real != ours);
+    let mut rivals = paths.filter(|path| NAMES.iter().any(|name| path.ends_with(name))).filter(is_other);
+    rivals.next().map(|path| {
+        format!("{} is loaded in advance, and used instead of the library; take it out of LD_PRELOAD", path.display())
+    })
 }
 
 /// Where modules of a Python are: in its own environment, and in that of the user.

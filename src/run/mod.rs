@@ -75,7 +75,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit> {
     let path = program::find(command)?;
     let program = Program::examine(&path);
     let hint = program::launcher_hint(&path, rest);
-    for warning in program.warnings.iter().chain(&hint) {
+    // What we load in advance comes first.
+    let rival = if program.also.is_empty() && args.also.is_empty() { bundled::in_advance(&library) } else { None };
+    for warning in program.warnings.iter().chain(&hint).chain(&rival) {
         render::note(&format!("srd: warning: {warning}"));
     }
     let variables = variables(args, &options, &library, program.also)?;
