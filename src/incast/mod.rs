@@ -384,9 +384,6 @@ fn conclude(
         render::text(&format!(
             "flows started within {start_skew_us:.0} us of each other; clocks agree to {clock_error_us:.0} us"
         ))?;
-        if let Some(worst) = report.report.run.summary.worst_sample_over_fair {
-            render::text(&format!("the sample furthest from its fair share is {worst:.3} of it (srd)"))?;
-        }
     }
     output::write(&report.report, args.csv.as_deref(), args.plots.as_deref(), args.html.as_deref())?;
     if interrupted {

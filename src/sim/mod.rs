@@ -246,8 +246,8 @@ fn simulate(args: &SimArgs, source: &Source) -> Result<Report> {
         }
     };
     let mut transports = vec!["srd".to_owned()];
-    // Named twice, it is run once.
-    compare.into_iter().for_each(|other| {
+    // Named twice, it is run once, also by its other name.
+    compare.into_iter().map(|other| if other == "tcp" { "tcp-cubic".to_owned() } else { other }).for_each(|other| {
         if !transports.contains(&other) {
             transports.push(other);
         }

@@ -97,7 +97,18 @@ fn seeds_transports_and_sweeps_come_together() {
     let report = report(
         &[
             &SMALL[..],
-            &["--compare", "tcp", "--compare", "tcp-dctcp", "--compare", "tcp", "--seeds", "2"],
+            &[
+                "--compare",
+                "tcp",
+                "--compare",
+                "tcp-dctcp",
+                "--compare",
+                "tcp",
+                "--compare",
+                "tcp-cubic",
+                "--seeds",
+                "2",
+            ],
             &["--sweep", "traffic.size=50KB,100KB"],
         ]
         .concat(),
