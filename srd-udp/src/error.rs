@@ -83,8 +83,8 @@ fn no_family(addr: &SocketAddr) -> String {
 }
 
 impl BindError {
-    /// Sorts the kernel's answer to `call`.
-    pub(crate) fn new(call: &'static str, addr: SocketAddr, source: io::Error) -> BindError {
+    /// Sorts the kernel's answer to `call`, such as "bind", of a socket for an address.
+    pub fn new(call: &'static str, addr: SocketAddr, source: io::Error) -> BindError {
         match source.raw_os_error() {
             Some(libc::EADDRINUSE) => BindError::InUse(addr),
             Some(libc::EADDRNOTAVAIL) => BindError::NotLocal(addr),

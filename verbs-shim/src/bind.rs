@@ -1,7 +1,6 @@
 //! Opens the drivers of a card.
 
 use std::collections::VecDeque;
-use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
@@ -62,10 +61,7 @@ fn at(config: &NicConfig, port: u16) -> Result<Vec<Opened>, OpenError> {
     // Kept until their drivers are opened, so that no other driver takes one for a source port.
     let hold = |port: u16| {
         let addr = SocketAddr::new(config.addr.ip(), port);
-        UdpSocket::bind(addr).map_err(|e| match e.kind() {
-            ErrorKind::AddrInUse => OpenError::Bind(BindError::InUse(addr)),
-            _ => OpenError::System(e),
-        })
+        UdpSocket::bind(addr).map_err(|e| BindError::new("bind", addr, e))
     };
     let first = hold(port)?;
     let port = first.local_addr()?.port();

@@ -573,6 +573,19 @@ fn a_unit_goes_on_while_another_one_is_held_up() {
 }
 
 #[test]
+fn an_address_that_cannot_be_used_is_told_by_each_number_of_units() {
+    // For documentation (RFC 5737): nobody has it.
+    let at = |units| NicConfig { addr: (Ipv4Addr::new(192, 0, 2, 77), 0).into(), ..config(units) };
+    for units in [1, 2] {
+        let refused = Nic::open(at(units), Box::new(())).err().map(|error| error.whole());
+        assert!(
+            refused.as_ref().is_some_and(|text| text.contains("is not an address of this host")),
+            "{units}: {refused:?}"
+        );
+    }
+}
+
+#[test]
 fn ports_are_a_block_wherever_there_is_one() {
     // At an address of its own, where nobody else takes ports meanwhile.
     let here = Ipv4Addr::new(127, 0, 0, 77);
