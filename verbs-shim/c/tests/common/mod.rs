@@ -126,11 +126,16 @@ pub(crate) fn library() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let me = std::env::current_exe().expect("a path");
-        // The test is in <target>/<profile>/deps.
+        // The test is in <target>/<profile>/deps, or in <target>/<triple>/<profile>/deps.
         let profile = me.ancestors().nth(2).expect("a directory");
-        let target = profile.parent().expect("a directory");
+        let above = profile.parent().expect("a directory");
+        let triple = above.file_name().and_then(|name| name.to_str()).filter(|name| name.contains("-linux-"));
+        let target = if triple.is_some() { above.parent().expect("a directory") } else { above };
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--locked", "--package", env!("CARGO_PKG_NAME"), "--target-dir"]).arg(target);
+        if let Some(triple) = triple {
+            cargo.args(["--target", triple]);
+        }
         if profile.ends_with("release") {
             cargo.arg("--release");
         }
