@@ -338,9 +338,11 @@ impl Lane {
         sum.rx_partial_checksums += own.rx_partial_checksums;
         sum.rx_malformed += own.rx_malformed;
         sum.rx_bad_checksums += own.rx_bad_checksums;
-        sum.rx_queue_drops += kernel.rx_ring_full + kernel.rx_no_frame;
-        // What finds no frame is among those dropped, but for some devices with zero copy.
-        sum.rx_too_long += kernel.rx_dropped.saturating_sub(kernel.rx_no_frame);
+        // With zero copy a device that finds no frame looks again: nothing was dropped. Else what finds none is among those that
+        // were dropped.
+        let no_frame = if self.mode.zero_copy { 0 } else { kernel.rx_no_frame };
+        sum.rx_queue_drops += kernel.rx_ring_full + no_frame;
+        sum.rx_too_long += kernel.rx_dropped.saturating_sub(no_frame);
     }
 }
 

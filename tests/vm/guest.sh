@@ -44,7 +44,7 @@ virtio)
     check srd-xdp/transfer --skip spinning
     check srd-xdp/hostile
     check srd-xdp/network vlans links neighbour
-    check srd-xdp/life --skip share --skip killed
+    check srd-xdp/life --skip share --skip killed --skip run_out --skip all_queues
     check srd-xdp/pages
     check verbs-shim/xdp cards
     check xdp killed_at auto verbose doctor
@@ -54,7 +54,7 @@ igb)
     SRD_TESTBED_NICS=$(basename -a $(readlink -f /sys/class/net/eth*/device) | xargs)
     export SRD_TESTBED_NICS
     check srd-xdp/zero_copy
-    check srd-xdp/life share killed
+    check srd-xdp/life share killed run_out all_queues
     check verbs-shim/xdp unit_has
     check xdp processes_share
     ;;

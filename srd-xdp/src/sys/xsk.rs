@@ -42,7 +42,7 @@ pub(crate) struct Statistics {
     pub(crate) rx_dropped: u64,
     /// Packets dropped because the receive ring was full.
     pub(crate) rx_ring_full: u64,
-    /// Packets dropped because no frame was free to receive into.
+    /// Times that no frame was free to receive into: a packet dropped each, but with zero copy.
     pub(crate) rx_no_frame: u64,
     /// Descriptors to send that the kernel refused.
     pub(crate) tx_refused: u64,
