@@ -324,3 +324,21 @@ fn a_damaged_packet_takes_no_good_bye_back() {
     pair.run(Span::from_millis(300));
     assert!(!sent.borrow().is_empty() && sent.borrow().iter().all(|&kind| kind == 0x16), "{:x?}", sent.borrow());
 }
+
+/// [SEC-3] A network that copies everything, signs of life included, is no reason to talk.
+#[test]
+fn copies_that_the_network_makes_keep_nobody_busy() {
+    for gap in [Span::ZERO, Span::from_millis(2), Span::from_millis(20)] {
+        let mut pair = connected(Config::default());
+        pair.wire = Box::new(move |_, _, _, _| Deliver::Again(gap));
+        pair.send(0, pattern(1, 100));
+        pair.run(Span::from_millis(100));
+        let sent = |pair: &Pair| pair.sides.each_ref().map(|side| side.endpoint.stats().tx_packets);
+        let before = sent(&pair);
+        pair.run(Span::from_secs(10));
+        let more = sent(&pair).iter().sum::<u64>() - before.iter().sum::<u64>();
+        // Each second a sign of life from one of them, and what acknowledges it and its copy.
+        assert!((1..=40).contains(&more), "{more} packets in 10 s, with copies after {gap:?}");
+        assert_eq!(pair.sides[1].received.len(), 2);
+    }
+}

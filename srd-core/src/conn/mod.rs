@@ -325,8 +325,8 @@ impl Conn {
         cx.stats.keepalives += 1;
     }
 
-    /// The peer sent again what we have: it may miss our acknowledgements. They go out at once, and a PING with them, since
-    /// only packets that are acknowledged themselves show which of our paths still work.
+    /// [REL-7] The peer sent again what we have: it may miss our acknowledgements. They go out at once, and a PING with them,
+    /// since only packets that are acknowledged themselves show which of our paths still work.
     fn on_duplicate(&mut self, cx: &mut Cx<'_>) {
         cx.stats.duplicates += 1;
         self.ping |= self.in_flight == 0;
@@ -354,8 +354,8 @@ impl Conn {
         match self.acks.arrival(header.pn, header.span) {
             Arrival::New => {}
             Arrival::Duplicate => {
-                // [ACK-1]
-                self.on_duplicate(cx);
+                // [ACK-1] The network has made it: what the peer sends again has a number of its own.
+                cx.stats.duplicates += 1;
                 self.acks.note(cx.now, header.pn, header.path, meta.at, meta.ecn, true);
                 return;
             }
