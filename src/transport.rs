@@ -8,7 +8,7 @@ use nix::net::if_::if_nametoindex;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use srd::udp::{BindError, UdpDriver, UdpOptions, WaitMode};
-use srd::{CcChoice, CheckedConfig, Checksum, Config, Span};
+use srd::{CcChoice, CheckedConfig, Checksum, Config, MAX_DATAGRAM, Span};
 
 use crate::driver::{AnyDriver, DriverArgs};
 use crate::exit::{Exit, Fault, Result};
@@ -26,7 +26,7 @@ pub(crate) struct TransportArgs {
     /// Run on this CPU only
     #[arg(long, value_name = "N")]
     pub(crate) cpu: Option<usize>,
-    /// MTU to assume, in bytes with IP and UDP headers [default: what the interface says]
+    /// MTU to assume, 560 to 9264 bytes with IP and UDP headers [default: what the interface says]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(560..=9264))]
     pub(crate) mtu: Option<u16>,
     /// Bits per second of this host's link, if known, such as 25G: it is shared out among those who send here
@@ -79,7 +79,7 @@ impl TransportArgs {
         let config = Config {
             paths: self.paths,
             path_pool: pool(self.paths),
-            max_datagram: self.mtu.map_or(plain.max_datagram, |mtu| mtu - headers),
+            max_datagram: self.mtu.map_or(plain.max_datagram, |mtu| (mtu - headers).min(MAX_DATAGRAM)),
             cc: self.cc,
             checksum: if self.checksum { Checksum::Crc32c } else { Checksum::Udp },
             peer_timeout,

@@ -222,7 +222,7 @@ impl Config {
         };
         range("paths", self.paths.into(), 1, 256)?;
         range("path_pool", self.path_pool.into(), self.paths.into(), 1024)?;
-        range("max_datagram", self.max_datagram.into(), MIN_DATAGRAM.into(), 9216)?;
+        range("max_datagram", self.max_datagram.into(), MIN_DATAGRAM.into(), MAX_DATAGRAM.into())?;
         range("packet_window", self.packet_window.into(), 64, 16384)?;
         power("packet_window", self.packet_window)?;
         range("message_window", self.message_window.into(), 64, 32768)?;
@@ -258,6 +258,9 @@ impl Config {
 
 /// The smallest datagram size that the protocol works with, in bytes of UDP payload. Every path must carry it.
 pub const MIN_DATAGRAM: u16 = 512;
+
+/// Largest datagram that an endpoint sends, in bytes of UDP payload.
+pub const MAX_DATAGRAM: u16 = 9216;
 
 /// A [`Config`] whose ranges have been checked.
 #[derive(Clone, Debug)]

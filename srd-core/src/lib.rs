@@ -37,7 +37,7 @@ mod upper;
 mod wire;
 
 pub use batch::{Burst, BurstWriter, Part, TxBatch};
-pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MIN_DATAGRAM, Tuning};
+pub use config::{CcChoice, CheckedConfig, Checksum, Config, ConfigError, MAX_DATAGRAM, MIN_DATAGRAM, Tuning};
 pub use driver::{Driver, Ecn, RxMeta, SourcePort};
 pub use endpoint::{Endpoint, Event, Outbound, PeerId, RnrRetry, SendError};
 pub use engine::Engine;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::Socket;
-use srd_core::{Burst, Driver, Gather, MIN_DATAGRAM, RxMeta, SourcePort, Time, TxBatch};
+use srd_core::{Burst, Driver, Gather, MAX_DATAGRAM, MIN_DATAGRAM, RxMeta, SourcePort, Time, TxBatch};
 
 use crate::clock::Clock;
 use crate::error::BindError;
@@ -65,8 +65,6 @@ pub struct UdpInfo {
 
 /// UDP payload that every IPv6 network carries: 1,280 bytes less headers. For destinations without a route.
 const UNKNOWN_MAX: u32 = 1232;
-/// Largest datagram that the protocol uses.
-const MAX_DATAGRAM: u32 = 9216;
 /// A sleep takes about as long as this to start and end, so an earlier deadline is waited for awake.
 const SLEEP_COST: Duration = Duration::from_micros(50);
 
@@ -243,6 +241,6 @@ impl Driver for UdpDriver {
         let headers = if self.local.is_ipv4() { 28 } else { 48 };
         let mtu = self.options.mtu.map_or_else(|| route::mtu(self.local, to).ok(), |mtu| Some(mtu.into()));
         let max = mtu.map_or(UNKNOWN_MAX, |mtu| mtu.saturating_sub(headers));
-        max.clamp(MIN_DATAGRAM.into(), MAX_DATAGRAM) as u16
+        max.clamp(MIN_DATAGRAM.into(), MAX_DATAGRAM.into()) as u16
     }
 }

@@ -288,7 +288,7 @@ static TABLE: [StatusInfo; 17] = [
         causes: &["the target never created an address handle (libfabric: fi_av_insert) for the initiator"],
         remedies: &[
             "create an address handle for the initiator at the target before the first RDMA operation",
-            "SRD_STRICT_PEERS=0 relaxes the rule (real EFA does not)",
+            "SRD_STRICT_PEERS=off relaxes the rule (real EFA does not)",
         ],
     },
     StatusInfo {

@@ -43,7 +43,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Err
     let pd = unsafe { Pd::of(pd)? };
     let problem = match attr {
         ibv_ah_attr { port_num, .. } if *port_num != 1 => Some("port_num is not 1"),
-        ibv_ah_attr { is_global: 0, .. } => Some("is_global is 0, so it names no GID"),
+        ibv_ah_attr { is_global: 0, .. } => Some("is_global is 0, so it names no GID (perftest names one with -x 0)"),
         ibv_ah_attr { grh, .. } if grh.sgid_index != 0 => Some("sgid_index is not 0, and there is one GID"),
         _ => None,
     };

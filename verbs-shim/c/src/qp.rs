@@ -178,6 +178,11 @@ pub(crate) fn long_form(pd: *mut ibv_pd, attr: &ibv_qp_init_attr) -> ibv_qp_init
 /// Datagrams, the only type that the general interface has here.
 unsafe fn create_ud(attr: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     if attr.qp_type != IBV_QPT_UD {
+        // No warning: programs ask in order to see what there is.
+        tracing::info!(
+            "queue pair of type {} refused: EFA has UD (4) here, and SRD by libefa (perftest: -c SRD)",
+            attr.qp_type
+        );
         return Err(EOPNOTSUPP);
     }
     unsafe {

@@ -20,6 +20,15 @@ fn objects_are_made_and_refused() {
 }
 
 #[test]
+fn what_perftest_needs_to_be_told_is_told() {
+    let bench = Bench::new();
+    let mut control = bench.command(bench.compile("control"));
+    let said = bench.run(control.env("SRD_PROFILE", "efa1").env("SRD_LOG", "info")).stderr;
+    let said = String::from_utf8(said).expect("text");
+    assert!(said.contains("perftest: -c SRD") && said.contains("perftest names one with -x 0"), "{said}");
+}
+
+#[test]
 fn posting_has_its_rules() {
     for (profile, most_inline) in [("efa1", "32"), ("efa4", "80")] {
         run("post", profile, &[most_inline]);

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use nix::unistd::{getegid, geteuid, getgid, getuid};
 use srd_core::card::{CardOptions, Gid, Profile};
-use srd_core::{Checksum, Config, ConfigError, Span};
+use srd_core::{Checksum, Config, ConfigError, MAX_DATAGRAM, Span};
 use srd_udp::{UdpOptions, WaitMode};
 use srd_xdp::{DriverChoice, XdpOptions};
 
@@ -335,7 +335,7 @@ impl Options {
         Config {
             paths: self.paths,
             path_pool: self.pool(),
-            max_datagram: self.mtu.map_or(plain.max_datagram, |mtu| mtu - headers),
+            max_datagram: self.mtu.map_or(plain.max_datagram, |mtu| (mtu - headers).min(MAX_DATAGRAM)),
             checksum: if checked { Checksum::Crc32c } else { Checksum::Udp },
             peer_timeout: self.peer_timeout,
             keepalive: plain.keepalive.min(self.peer_timeout / 4),

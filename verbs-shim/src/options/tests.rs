@@ -102,6 +102,16 @@ fn checksums_on_request() {
 }
 
 #[test]
+fn each_mtu_that_may_be_asked_for_makes_a_device() {
+    let datagram = |mtu, addr| {
+        let devices = parse(&[("mtu", mtu), ("addr", addr)]).unwrap().devices().unwrap();
+        devices[0].transport.max_datagram
+    };
+    assert_eq!((datagram("560", "10.0.0.1"), datagram("9264", "10.0.0.1")), (532, 9216));
+    assert_eq!((datagram("560", "::1"), datagram("9264", "::1")), (512, 9216));
+}
+
+#[test]
 fn errors_name_the_option_the_value_and_what_to_do() {
     for (values, says) in [
         (&[("paths", "0")][..], "--paths 0 must be a number from 1 to 256"),
