@@ -133,6 +133,9 @@ impl std::str::FromStr for Event {
 
 fn parse(text: &str) -> Result<Event, String> {
     let (name, rest) = text.split_once('=').ok_or("is no event: write NAME=VALUE, such as loss=1%")?;
+    if rest.contains('=') {
+        return Err("is more than one event: separate them by commas".to_owned());
+    }
     let (value, when) = match rest.split_once('@') {
         Some((value, when)) => (value.trim(), Some(window(when.trim())?)),
         None => (rest.trim(), None),
@@ -191,13 +194,17 @@ fn dead(text: &str, way: Way) -> Result<Fault, String> {
                 return Err("asks for the peer's paths: give the peer this fault as dead-out".to_owned());
             }
             let numbers = numbers.split('+').map(|n| value::number(n.trim(), 0..=MAX_PATH));
-            Place::Paths(numbers.collect::<Result<_, _>>().map_err(|e| format!("has a bad path: it {e}"))?)
+            Place::Paths(
+                numbers
+                    .collect::<Result<_, _>>()
+                    .map_err(|e| format!("has a bad path: each {e}, and several are 0+1+2"))?,
+            )
         }
         Some(("peer", addr)) => match (addr.parse(), addr.parse::<SocketAddr>()) {
             (Ok(ip), _) => Place::Host(ip),
             (_, Ok(peer)) if peer.port() == 0 => return Err("has port 0, at which no device is".to_owned()),
             (_, Ok(peer)) => Place::Peer(peer),
-            _ => return Err(format!("has no IP address after 'peer:' but '{addr}'")),
+            _ => return Err(format!("has no IP address, nor one with a port, after 'peer:' but '{addr}'")),
         },
         _ => return Err(wanted.to_owned()),
     };
