@@ -116,6 +116,15 @@ fn ranks_of_a_launcher_measure_srd_and_tcp() {
 }
 
 #[test]
+fn files_that_cannot_be_written_are_the_only_object() {
+    let (zero, master) = receiver(2, &["--flows", "1", "--transfer", "64k", "--html", "/dev/full"]);
+    let one = sender(1, 2, &master);
+    let output = finish(zero);
+    assert_eq!((output.code, finish(one).code), (Some(3), Some(0)), "{output:?}");
+    assert!(output.json()["error"].as_str().is_some_and(|e| e.contains("cannot write /dev/full")), "{output:?}");
+}
+
+#[test]
 fn persistent_flows_are_sampled_each_second() {
     let (zero, master) = receiver(2, &["--flows", "2", "--time", "2", "--tcp", &some_tcp()]);
     let one = sender(1, 2, &master);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Output, command, finish, is_documented, run, signal};
+use support::{Output, command, fails, finish, is_documented, run, signal};
 
 fn sim(args: &[&str]) -> Output {
     run(&[&["sim"], args].concat())
@@ -77,6 +77,24 @@ fn files_are_written_and_repeatable() {
     assert_eq!(first[0].iter().filter(|b| **b == b'\n').count(), 5);
     let page = String::from_utf8_lossy(&first[4]);
     assert!(page.contains("<svg") && !page.contains("src=\"http"), "the page needs nothing else");
+}
+
+#[test]
+fn files_that_cannot_be_written_are_the_only_object() {
+    let dir = Scratch::new("taken");
+    let place = dir.0.to_string_lossy().into_owned();
+    for taken in ["flows.csv", "incast-fct-cdf.svg"] {
+        std::fs::create_dir_all(dir.0.join(taken)).expect("a directory");
+    }
+    for option in ["--csv", "--plots"] {
+        let args = [&["sim"], &SMALL[..], &[option, &place]].concat();
+        fails(&[&args[..], &["--json"]].concat(), 3, &["cannot write", &place]);
+        // People get the table all the same.
+        let output = run(&args);
+        output.fails(3, &["cannot write"]);
+        assert!(output.stdout.contains("Gbit/s"), "{output:?}");
+    }
+    fails(&[&["sim"], &SMALL[..], &["--html", "/dev/full", "--json"]].concat(), 3, &["cannot write /dev/full"]);
 }
 
 #[test]

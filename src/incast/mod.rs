@@ -377,15 +377,18 @@ fn conclude(
     let (start_skew_us, clock_error_us) = (skew.start_ns as f64 / 1e3, skew.clock_ns as f64 / 1e3);
     let ok = !interrupted && report.run.summary.unfinished == 0;
     let report = IncastReport { ok, report, interrupted, start_skew_us, clock_error_us };
+    let written = output::write(&report.report, args.csv.as_deref(), args.plots.as_deref(), args.html.as_deref());
     if args.json {
+        // There is one object only: what went wrong, if anything has.
+        written?;
         render::json(&report)?;
     } else {
         render::text(&results::table(&report.report))?;
         render::text(&format!(
             "flows started within {start_skew_us:.0} us of each other; clocks agree to {clock_error_us:.0} us"
         ))?;
+        written?;
     }
-    output::write(&report.report, args.csv.as_deref(), args.plots.as_deref(), args.html.as_deref())?;
     if interrupted {
         render::complain("interrupted; the result is partial");
         return Ok(Exit::Interrupted);

@@ -132,13 +132,16 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit> {
     let report = simulate(args, &source)?;
     let interrupted = interrupt::requested();
     let ok = !interrupted && report.run.summary.unfinished == 0;
+    let written = output::write(&report, args.csv.as_deref(), args.plots.as_deref(), args.html.as_deref());
     if args.json {
+        // There is one object only: what went wrong, if anything has.
+        written?;
         render::json(&SimReport { ok, report: &report, interrupted })?;
     } else {
         render::text(&crate::results::table(&report))?;
         render::text(&format!("{:.2} s, {:.2} M events/s per core", report.wall_s, report.events_per_s / 1e6))?;
+        written?;
     }
-    output::write(&report, args.csv.as_deref(), args.plots.as_deref(), args.html.as_deref())?;
     if interrupted {
         render::complain("interrupted; the result is partial");
         return Ok(Exit::Interrupted);
