@@ -79,6 +79,10 @@ fn ranks_of_a_launcher_measure_srd_and_tcp() {
     let path = |name: &str| dir.join(name).to_str().expect("UTF-8").to_owned();
     let (csv, plots, html, tcp) = (path("csv"), path("plots"), path("page.html"), some_tcp());
     let options = ["--flows", "3", "--endpoints", "2", "--transfer", "256k", "--rounds", "2", "--rate", "10G", "--tcp"];
+    // Of the simulated incast.
+    let simulated = dir.join("plots/incast-throughput.svg");
+    std::fs::create_dir_all(dir.join("plots")).expect("a directory");
+    std::fs::write(&simulated, "").expect("write a file");
     let files = [&tcp[..], "--csv", &csv, "--plots", &plots, "--html", &html];
     let (zero, master) = receiver(3, &[&options[..], &files].concat());
     let senders = [sender(2, 3, &master), sender(1, 3, &master)];
@@ -111,7 +115,7 @@ fn ranks_of_a_launcher_measure_srd_and_tcp() {
     }
     let lines = |name: &str| std::fs::read_to_string(dir.join(name)).expect(name).lines().count();
     assert_eq!(lines("csv/flows.csv"), 13);
-    assert!(lines("page.html") > 10 && dir.join("plots/incast-fct-cdf.png").exists());
+    assert!(lines("page.html") > 10 && dir.join("plots/real-incast-fct-cdf.png").exists() && simulated.exists());
     std::fs::remove_dir_all(&dir).expect("remove the files");
 }
 

@@ -167,6 +167,9 @@ fn whole_seconds(text: &str) -> std::result::Result<u32, String> {
     })
 }
 
+/// What reports and plots are called: like no scenario of `srd sim`, so that neither command takes files of the other for its own.
+const SCENARIO: &str = "real-incast";
+
 /// Rate of the test bed's cables unless told otherwise.
 const BED_RATE: u64 = 200_000_000;
 
@@ -370,7 +373,7 @@ fn conclude(
     if plan.endpoints < plan.flows {
         assumptions.push(format!("the flows of a sender share {} SRD endpoints", plan.endpoints));
     }
-    let mut reports = runs.into_iter().map(|rounds| Report::of("incast", &title, assumptions.clone(), rounds));
+    let mut reports = runs.into_iter().map(|rounds| Report::of(SCENARIO, &title, assumptions.clone(), rounds));
     let mut report = reports.next().ok_or_else(Fault::interrupted)?;
     report.baselines = reports.map(|r| r.run).collect();
     report.wall_s = began.elapsed().as_secs_f64();
