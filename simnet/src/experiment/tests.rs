@@ -237,12 +237,17 @@ fn packets_without_a_route_are_dropped_ones() {
     assert!(outcome.drops > on_links + 10, "{} dropped, {on_links} of them on links", outcome.drops);
 }
 
+/// Two constant flows of the whole rate and so many packets each, to one receiver.
+fn two_of_the_whole_rate(packets: u64) -> Experiment {
+    let constant =
+        |from| FlowSpec { rate: Some(100 * G), ..flow(from, 2, packets * 8_972, Transport::Constant { mtu: 9_000 }) };
+    experiment(star(3), vec![constant(0), constant(1)])
+}
+
 /// Two constant flows of the whole rate, to one receiver, for 101 us: half of what has come waits for its cable.
 #[test]
 fn a_fault_meets_what_waits() {
-    let all = 140 * 8_972;
-    let constant = |from| FlowSpec { rate: Some(100 * G), ..flow(from, 2, all, Transport::Constant { mtu: 9_000 }) };
-    let mut e = experiment(star(3), vec![constant(0), constant(1)]);
+    let mut e = two_of_the_whole_rate(140);
     (e.buffers.port, e.limit) = (2_000_000, Span::from_millis(2));
     let to_receiver = |e: &Experiment| {
         let outcome = run(e);
@@ -297,9 +302,7 @@ fn a_flow_that_lost_a_message_does_not_finish() {
 /// arrives.
 #[test]
 fn what_is_lost_has_been_sent() {
-    let all = 1_000 * 8_972;
-    let constant = |from| FlowSpec { rate: Some(100 * G), ..flow(from, 2, all, Transport::Constant { mtu: 9_000 }) };
-    let mut e = experiment(star(3), vec![constant(0), constant(1)]);
+    let mut e = two_of_the_whole_rate(1_000);
     (e.buffers.port, e.limit) = (100_000, Span::from_millis(2));
     let trouble = Trouble::Lossy(500_000);
     e.faults = vec![Fault { cables: vec![2], directions: (true, true), trouble, from: Span::ZERO, until: None }];
