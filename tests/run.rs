@@ -2,6 +2,8 @@
 //!
 //! The programs are tiny, compiled here with `cc`, and so are the libraries: what counts is which one the loader picks.
 
+#[path = "../verbs-shim/c/tests/common/library.rs"]
+mod library;
 #[path = "support/command.rs"]
 mod support;
 
@@ -947,24 +949,10 @@ fn stat_ends_when_nobody_reads_it() {
     }
 }
 
-/// The real library, beside the command. Cargo does not build it for tests, because no Rust program can be linked with it.
-fn build_the_library() -> PathBuf {
-    let srd = Path::new(env!("CARGO_BIN_EXE_srd"));
-    let profile = srd.parent().expect("a directory");
-    let target = profile.parent().expect("a directory");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--locked", "--package", "srd-verbs-c", "--target-dir"]).arg(target);
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
-    assert!(status.success(), "{cargo:?}: {status}");
-    profile.join("libsrd_verbs.so")
-}
-
 #[test]
 fn the_real_library_from_run_to_stat() {
-    let library = build_the_library();
+    // The real one, beside the command.
+    let library = library::build(Path::new(env!("CARGO_BIN_EXE_srd")).parent().expect("a directory"));
     let shop = Workshop::new();
     let program = shop.cc("verbs", VERBS, &[library.to_str().expect("UTF-8")]);
     let runtime = shop.text("runtime");

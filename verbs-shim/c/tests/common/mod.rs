@@ -1,6 +1,8 @@
 //! What the tests share: the library under the names that programs know, and C programs that use it.
 #![allow(dead_code, reason = "each test uses its part")]
 
+mod library;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -121,27 +123,13 @@ pub(crate) fn finish(child: Child) -> Output {
     watch.join().expect("the watch")
 }
 
-/// The library, built as this test was. Cargo does not build it for tests, because no Rust program can be linked with it.
+/// The library, built as this test was.
 pub(crate) fn library() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let me = std::env::current_exe().expect("a path");
-        // The test is in <target>/<profile>/deps, or in <target>/<triple>/<profile>/deps.
-        let profile = me.ancestors().nth(2).expect("a directory");
-        let above = profile.parent().expect("a directory");
-        let triple = above.file_name().and_then(|name| name.to_str()).filter(|name| name.contains("-linux-"));
-        let target = if triple.is_some() { above.parent().expect("a directory") } else { above };
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "--package", env!("CARGO_PKG_NAME"), "--target-dir"]).arg(target);
-        if let Some(triple) = triple {
-            cargo.args(["--target", triple]);
-        }
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
-        assert!(status.success(), "{cargo:?}: {status}");
-        profile.join("libsrd_verbs.so")
+        // The test is in <profile>/deps.
+        library::build(me.ancestors().nth(2).expect("a directory"))
     };
     BUILT.get_or_init(build).clone()
 }
