@@ -13,7 +13,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::batch::TxBatch;
 use crate::config::{CheckedConfig, MIN_DATAGRAM};
-use crate::conn::Cx;
+use crate::conn::{Conn, Cx};
 use crate::cookie::{Cookies, KeyedHash, Secrets};
 use crate::driver::{RxMeta, SourcePort};
 use crate::inbound::Inbound;
@@ -203,6 +203,12 @@ impl Endpoint {
     /// The address of a peer; `None` if it has been forgotten.
     pub fn peer_addr(&self, peer: PeerId) -> Option<SocketAddr> {
         self.get(peer).map(|p| p.addr)
+    }
+
+    /// Bytes of UDP payload that a datagram to a peer may have as far as is known now; 0 if it has been forgotten.
+    pub fn datagram(&self, peer: PeerId) -> u16 {
+        let of = |p: &Peer| p.conn().map_or(p.link_datagram, Conn::datagram);
+        self.get(peer).map_or(0, of).min(self.config.max_datagram)
     }
 
     fn get(&self, peer: PeerId) -> Option<&Peer> {

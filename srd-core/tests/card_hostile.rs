@@ -115,6 +115,7 @@ fn headers_that_are_none_are_refused() {
         read(qpn, QKEY, keys.rkey, BASE, 10, 1),
         data(1),
         fail(1, 1),
+        sends(qpn, QKEY, 1, 0),
     ];
     let mut said = 0;
     for header in &good {
@@ -124,9 +125,9 @@ fn headers_that_are_none_are_refused() {
         }
         duel.say(&[header, &[0][..]].concat(), Vec::new());
         let kind = header[0];
-        for flags in [0x80, if kind == 0 { 0x40 } else { 0x10 }, 5] {
+        for flags in [0x80, if kind == 0 { 0x40 } else { 0x10 }, 6] {
             let mut bad = header.clone();
-            bad[0] = if flags == 5 { 5 + kind } else { kind | flags };
+            bad[0] = if flags == 6 { 6 + kind } else { kind | flags };
             duel.say(&bad, Vec::new());
         }
         said += 4;
@@ -176,4 +177,60 @@ fn a_read_of_more_than_the_card_reads_at_a_time_is_refused() {
     duel.run(Span::from_millis(100), || true);
     assert_eq!(duel.attackers[0].refused, [Status::BadAddress.code()]);
     assert_eq!(duel.card.in_flight(), 0);
+}
+
+/// Sends that arrive together are taken as they are told, or not at all.
+#[test]
+fn sends_that_are_not_what_their_header_says_take_no_receive() {
+    let mut duel = Duel::new();
+    let qpn = duel.qpn;
+    let (none, short, long): (&[u8], &[u8], &[u8]) = (&[], &[1; 10], &[2; 100]);
+    for wr_id in 0..4 {
+        let sge = duel.sge(wr_id as usize * 100, 100);
+        duel.card.post_recv(qpn, wr_id, &[sge]).unwrap();
+    }
+    // By their header: none, more than there are receives or than they can be, more bytes than receives have, or than may come.
+    let refused = [
+        (sends(qpn, QKEY, 0, 0), together(&[])),
+        (sends(qpn, QKEY, 0, 10), together(&[short])),
+        (sends(qpn, QKEY, 5, 10), together(&[short; 5])),
+        (sends(qpn, QKEY, u16::MAX, 10), together(&[short; 5])),
+        (sends(qpn, QKEY, 2, 101), together(&[short; 2])),
+        (sends(qpn, QKEY, 2, u16::MAX), together(&[short; 2])),
+        (sends(qpn, QKEY, 2, 100), vec![0; 8193]),
+        (sends(qpn, QKEY, 3, 10), vec![0; 5]),
+    ];
+    for (header, payload) in refused {
+        duel.say(&header, payload);
+        duel.run(Span::from_millis(10), || true);
+        assert_eq!(duel.attackers[0].refused.pop(), Some(Status::BadStatus.code()), "{header:?}");
+    }
+    duel.say(&sends(qpn, QKEY + 1, 2, 100), together(&[short, long]));
+    duel.run(Span::from_millis(10), || true);
+    assert_eq!(duel.attackers[0].refused.pop(), Some(Status::BadDestQpn.code()));
+    // By what comes then: one that is longer than told, fewer or more than told, and bytes beside.
+    let wrong = [
+        (sends(qpn, QKEY, 2, 99), together(&[short, long])),
+        (sends(qpn, QKEY, 3, 100), together(&[short, long])),
+        (sends(qpn, QKEY, 1, 100), together(&[short, long])),
+        (sends(qpn, QKEY, 2, 100), [together(&[short, long]), vec![0]].concat()),
+        (sends(qpn, QKEY, 2, 100), [together(&[short, long]), together(&[none])].concat()),
+        (sends(qpn, QKEY, 2, 100), together(&[short, long])[..111].to_vec()),
+        (sends(qpn, QKEY, 2, 100), vec![0xff; 100]),
+    ];
+    let drops = duel.card.port.rx_drops;
+    for (n, (header, payload)) in (1..).zip(wrong) {
+        duel.say(&header, payload);
+        duel.run(Span::from_millis(10), || true);
+        assert!(duel.attackers[0].refused.is_empty() && duel.poll().is_none(), "{header:?}");
+        assert_eq!(duel.card.port.rx_drops, drops + n, "{header:?}");
+    }
+    assert!(duel.card.memory().0.iter().all(|b| *b == 0xee), "nothing was written");
+    // All receives are there, in order.
+    duel.say(&sends(qpn, QKEY, 4, 100), together(&[short, none, long, short]));
+    duel.run(Span::from_millis(10), || true);
+    let got: Vec<_> = std::iter::from_fn(|| duel.poll()).map(|done| (done.wr_id, done.status, done.byte_len)).collect();
+    assert_eq!(got, [(0, Status::Ok, 10), (1, Status::Ok, 0), (2, Status::Ok, 100), (3, Status::Ok, 10)]);
+    let memory = &duel.card.memory().0[REGION.start..];
+    assert!(memory[..10] == *short && memory[10..200].iter().all(|b| *b == 0xee) && memory[200..300] == *long);
 }

@@ -170,14 +170,32 @@ impl Program {
     }
 
     fn post(&mut self, from: usize) {
-        let to = 1 - from;
         let kind = [Kind::Send, Kind::Send, Kind::Write, Kind::WriteImm, Kind::Read][self.rng.below(5) as usize];
         let mut len = self.len();
         if kind == Kind::Send {
             len = len.min(8928);
         }
-        let (id, qpn) = (self.next, self.pick(from));
-        let to_qpn = self.pick(to);
+        let (qpn, to_qpn) = (self.pick(from), self.pick(1 - from));
+        let imm = kind == Kind::WriteImm || kind == Kind::Send && self.rng.one_in(2);
+        self.post_one(from, qpn, to_qpn, kind, len, imm);
+    }
+
+    /// Short sends to one place, which may travel together, and sometimes receives for them.
+    fn post_flurry(&mut self, from: usize) {
+        let (qpn, to_qpn) = (self.pick(from), self.pick(1 - from));
+        let ready = self.rng.one_in(2);
+        for _ in 0..2 + self.rng.below(14) {
+            let max = if self.rng.one_in(8) { 600 } else { 100 };
+            let len = 8 + self.rng.below(max) as usize;
+            self.post_one(from, qpn, to_qpn, Kind::Send, len, false);
+            if ready {
+                self.post_receive_to(1 - from, to_qpn);
+            }
+        }
+    }
+
+    fn post_one(&mut self, from: usize, qpn: u16, to_qpn: u16, kind: Kind, len: usize, imm: bool) {
+        let (id, to) = (self.next, 1 - from);
         let (Some(local), Some(remote)) = (self.free[from].pop(), self.free[to].pop()) else { return };
         let mut bytes = pattern(id, len);
         if kind == Kind::Send {
@@ -190,9 +208,8 @@ impl Program {
         let addr = BASE + start_of(remote) as u64;
         let rkey = self.keys[to][half(remote)].map_or(0, |k| k.rkey);
         let op = match kind {
-            Kind::Send => SendOp::Send { imm: self.rng.one_in(2).then_some(id as u32) },
-            Kind::Write => SendOp::Write { addr, rkey, imm: None },
-            Kind::WriteImm => SendOp::Write { addr, rkey, imm: Some(id as u32) },
+            Kind::Send => SendOp::Send { imm: imm.then_some(id as u32) },
+            Kind::Write | Kind::WriteImm => SendOp::Write { addr, rkey, imm: imm.then_some(id as u32) },
             Kind::Read => SendOp::Read { addr, rkey },
         };
         // Without a region, a key that is none.
@@ -218,7 +235,12 @@ impl Program {
     }
 
     fn post_receive(&mut self, host: usize) {
-        let (qpn, len) = (self.pick(host), if self.rng.one_in(5) { self.len().min(8928) } else { 8928 });
+        let qpn = self.pick(host);
+        self.post_receive_to(host, qpn);
+    }
+
+    fn post_receive_to(&mut self, host: usize, qpn: u16) {
+        let len = if self.rng.one_in(5) { self.len().min(8928) } else { 8928 };
         let Some(slot) = self.free[host].pop() else { return };
         let sges = match self.sge(host, slot, len) {
             // Two parts, so that messages are scattered.
@@ -385,7 +407,7 @@ impl Program {
 
     fn step(&mut self) {
         let host = self.rng.below(2) as usize;
-        match self.rng.below(44) {
+        match self.rng.below(48) {
             0..16 => self.post(host),
             16..26 => self.post_receive(host),
             26..33 => {
@@ -414,6 +436,7 @@ impl Program {
                 // Nobody runs, as in a machine that is suspended.
                 self.world.now += Span::from_millis(self.rng.below(20_000));
             }
+            43..47 => self.post_flurry(host),
             42 => {
                 let max = 512 + self.rng.below(9000) as u16;
                 let endpoint = &mut self.world.hosts[host].endpoint;

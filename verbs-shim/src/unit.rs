@@ -367,6 +367,7 @@ fn hear(engine: &mut CardEngine) -> bool {
 
 /// Sends.
 fn speak(engine: &mut CardEngine) -> bool {
+    engine.upper.ring(&mut engine.endpoint);
     let moved = engine.transmit();
     fine(engine, moved)
 }

@@ -388,6 +388,8 @@ impl<M: HostMemory> Card<M> {
                 if card.failed && !matches!(change.state, Some(QpState::Err | QpState::Reset)) {
                     return Err(CardError::Failed);
                 }
+                // What was posted before is not affected.
+                card.ring(endpoint);
                 let qp = card.qp_mut(qpn).ok_or(NO_QP)?;
                 let from = qp.modify(change)?;
                 let to = qp.attr.state;

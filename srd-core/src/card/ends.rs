@@ -42,6 +42,9 @@ impl<M: HostMemory> Card<M> {
             Err(failure) => status_of(failure),
         };
         let (kind, Request { peer, qpn, .. }) = (out.kind, out.request);
+        if let (Kind::Sends(key), Err(Failure::Refused(_) | Failure::TooLong { .. })) = (kind, outcome) {
+            return self.split(slot, key);
+        }
         self.end_out(slot, End::With(status));
         // The connection goes on, and its other side waits.
         if let (Kind::Data(id), Err(Failure::MemoryGone | Failure::TooLong { .. })) = (kind, outcome) {
@@ -69,6 +72,7 @@ impl<M: HostMemory> Card<M> {
         let opcode = match kind {
             Kind::Free => return,
             Kind::Send | Kind::Datagram => Opcode::Send,
+            Kind::Sends(key) => return self.end_bundle(key, &request, end),
             Kind::Write => Opcode::RdmaWrite,
             Kind::Request(id) => {
                 match (self.reads.get_mut(id), end) {
@@ -151,6 +155,7 @@ impl<M: HostMemory> Card<M> {
     /// Ends everything under way that `which` picks: sends, reads, and places of messages that are half here. Memory that
     /// they spoke of is not touched after this call.
     pub(super) fn end_all(&mut self, endpoint: &mut Endpoint, which: Which, end: End) {
+        self.ring_later();
         let is_picked = |out: &Out| match which {
             // What is only told to a peer, and datagrams that are done, survive it.
             Which::Qp(qpn) => out.request.qpn == qpn && out.kind != Kind::Fail && !out.done,
@@ -244,6 +249,7 @@ impl<M: HostMemory> Card<M> {
             }
         }
         let failure = why.unwrap_or(Failure::PeerRestarted);
+        self.ring_later();
         let mut waiting = Vec::new();
         let outs = &self.outs;
         let mut stays = |out: usize| {

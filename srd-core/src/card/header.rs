@@ -6,6 +6,7 @@
 //! READ   kind 1, destination QPN 2, source QPN 2, QKey 4, rkey 4, address 8, length 4, read id 4
 //! DATA   kind 1, read id 4
 //! FAIL   kind 1, read id 4, status 1
+//! SENDS  kind 1, destination QPN 2, source QPN 2, QKey 4, sends 2, bytes of the longest 2
 //! ```
 
 use crate::upper::MAX_HEADER;
@@ -15,6 +16,7 @@ const WRITE: u8 = 1;
 const READ: u8 = 2;
 const DATA: u8 = 3;
 const FAIL: u8 = 4;
+const SENDS: u8 = 5;
 const UD: u8 = 0x10;
 const IMM: u8 = 0x20;
 const UNSOLICITED: u8 = 0x40;
@@ -57,6 +59,12 @@ pub(super) enum Header {
     Fail {
         id: u32,
         status: u8,
+    },
+    /// Several sends; the payload is each of them behind its length.
+    Sends {
+        route: Route,
+        count: u16,
+        longest: u16,
     },
 }
 
@@ -143,6 +151,11 @@ impl Encoded {
                 self.put(id.to_be_bytes());
                 self.put([status]);
             }
+            Header::Sends { ref route, count, longest } => {
+                self.begin_routed(SENDS, route);
+                self.put(count.to_be_bytes());
+                self.put(longest.to_be_bytes());
+            }
         }
     }
 }
@@ -211,6 +224,7 @@ impl Header {
             READ => Header::Read { route: r.route()?, rkey: r.u32()?, addr: r.u64()?, len: r.u32()?, id: r.u32()? },
             DATA => Header::Data { id: r.u32()? },
             FAIL => Header::Fail { id: r.u32()?, status: r.u8()? },
+            SENDS => Header::Sends { route: r.route()?, count: r.u16()?, longest: r.u16()? },
             _ => return None,
         };
         r.0.is_empty().then_some(header)
@@ -242,6 +256,7 @@ mod tests {
         assert_eq!(hex(read), "0201020304050607080000000100000000000000020000000300000004");
         assert_eq!(hex(Header::Data { id: 5 }), "0300000005");
         assert_eq!(hex(Header::Fail { id: 5, status: 7 }), "040000000507");
+        assert_eq!(hex(Header::Sends { route, count: 9, longest: 10 }), "0501020304050607080009000a");
     }
 
     proptest! {

@@ -284,6 +284,14 @@ impl<M: HostMemory> Regions<M> {
         }
     }
 
+    /// What is in a buffer; `None` if it may not be read.
+    #[inline]
+    pub(super) fn look(&self, pd: PdId, sge: &Sge) -> Option<&[u8]> {
+        let region = self.slots.get((sge.lkey & SLOT_MASK) as usize)?.as_ref()?;
+        let offset = region.offset_of(pd, sge.lkey, sge.addr, sge.len, Use::LocalRead)?;
+        Some(if sge.len == 0 { &[] } else { self.memory.read(&region.memory, offset, sge.len as usize) })
+    }
+
     /// Checks the buffers of a message and adds them to `segments`; `false`, and none is, if one of them may not be used like
     /// this.
     #[inline]

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `control` | commands: make, change and destroy objects |
 //! | `requester`, `out` | work requests on their way out; their messages |
+//! | `bundle` | short sends that travel as one message |
 //! | `ends` | how things end that are under way |
 //! | `responder` | messages of peers: where they go, or why not |
 //! | `local` | messages of the card to itself |
@@ -21,6 +22,7 @@
 //! | `status`, `counters` | how requests end; what is counted |
 
 mod ahead;
+mod bundle;
 mod control;
 mod counters;
 mod cq;
@@ -58,6 +60,7 @@ pub use requester::{SendData, SendOp, SendWr};
 pub use status::{Status, StatusInfo};
 
 use ahead::Ahead;
+use bundle::{Arrival, Bundle, Open};
 use cq::{CompletionQueue, Pushed};
 use local::Local;
 use memory::Regions;
@@ -166,6 +169,12 @@ pub struct Card<M: HostMemory> {
     reads: Reads,
     places: Slots<Place>,
     ahead: Ahead,
+    bundles: Slots<Bundle>,
+    /// Messages that more sends may join, until the transport sends.
+    waiting: Vec<Open>,
+    /// Sends in bundles, beyond one in each that has left.
+    bundled: usize,
+    arrivals: Slots<Arrival>,
     /// Messages that could not be given to the transport where they arose.
     queued: VecDeque<usize>,
     /// How often one was offered to the transport in vain since one was taken, or came.
@@ -234,6 +243,10 @@ impl<M: HostMemory> Card<M> {
             reads: Reads::new(rng.next_u32()),
             places: Slots::new(),
             ahead: Ahead::default(),
+            bundles: Slots::new(),
+            waiting: Vec::new(),
+            bundled: 0,
+            arrivals: Slots::new(),
             queued: VecDeque::new(),
             vain_offers: 0,
             datagrams: VecDeque::new(),
@@ -286,6 +299,7 @@ impl<M: HostMemory> Card<M> {
     /// receiving, messages to ourselves, completions that were held back. Returns whether anything moved.
     pub fn work(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
         self.now = now;
+        self.ring(endpoint);
         let moved = self.drain_queued(endpoint, now);
         let moved = self.run_local(endpoint) || moved;
         let moved = self.expire_datagrams(endpoint) || moved;
@@ -295,7 +309,7 @@ impl<M: HostMemory> Card<M> {
     /// When [`work`](Self::work) next has something to do without any input.
     pub fn deadline(&self) -> Time {
         let mut at = self.local.deadline();
-        if !self.is_stuck() {
+        if !self.is_stuck() || !self.waiting.is_empty() {
             at = Time::ZERO;
         }
         if let Some(&(due, ..)) = self.datagrams.front() {
@@ -310,7 +324,7 @@ impl<M: HostMemory> Card<M> {
 
     /// Messages under way.
     pub fn in_flight(&self) -> usize {
-        self.outs.len()
+        self.outs.len() + self.bundled - self.waiting.len()
     }
 
     /// Whether datagrams that were reported as sent are under way still.

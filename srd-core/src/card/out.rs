@@ -25,6 +25,8 @@ pub(super) enum Kind {
     /// None: the slot is free.
     Free,
     Send,
+    /// Several sends; their bundle.
+    Sends(u32),
     /// A send of a UD queue pair.
     Datagram,
     Write,
@@ -62,6 +64,16 @@ pub(super) struct Out {
     pub(super) segments: Segments<2>,
     /// The payload, if it was copied: inline data, and datagrams. Empty otherwise.
     pub(super) copy: Vec<u8>,
+}
+
+impl Out {
+    /// Becomes a message without payload, whose header is to be set.
+    #[inline]
+    pub(super) fn begin(&mut self, request: Request, kind: Kind, rnr: RnrRetry) {
+        (self.request, self.kind, self.rnr, self.len) = (request, kind, rnr, 0);
+        (self.number, self.done, self.doomed) = (None, false, false);
+        self.segments.clear();
+    }
 }
 
 impl Slot for Out {

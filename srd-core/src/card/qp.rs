@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use super::bundle::Bundling;
 use super::memory::Sge;
 use super::profile::MAX_SGE;
 use super::requester::{SendData, SendOp, SendWr};
@@ -199,6 +200,7 @@ pub(super) struct QueuePair {
     pub(super) rq_used: u32,
     /// Sends that were posted in SQD.
     pub(super) parked: Vec<u32>,
+    pub(super) bundling: Bundling,
 }
 
 impl QueuePair {
@@ -212,6 +214,7 @@ impl QueuePair {
             sq_used: 0,
             rq_used: 0,
             parked: Vec::new(),
+            bundling: Bundling::default(),
         }
     }
 

@@ -63,6 +63,27 @@ pub enum SendData<'a> {
     Inline(&'a [u8]),
 }
 
+impl SendData<'_> {
+    /// How many bytes there are.
+    #[inline]
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            SendData::Inline(bytes) => bytes.len() as u64,
+            SendData::Sges(sges) => sges.iter().map(|s| u64::from(s.len)).sum(),
+        }
+    }
+}
+
+/// What becomes of a work request.
+enum Start {
+    /// Its message is in this slot, and leaves.
+    Leaves(usize),
+    /// Its message is in this slot, and its queue pair does not send.
+    Parked(usize),
+    /// It waits for others to travel with.
+    Waits,
+}
+
 /// Answers under way to one peer's reads; more of its requests have to wait.
 const MAX_SERVING: u32 = 256;
 /// Messages offered again to the transport in one go.
@@ -96,7 +117,7 @@ impl<M: HostMemory> Card<M> {
             if let Err(error) = self.qp(qpn).ok_or(NO_QP).and_then(|qp| qp.check_send(wr, 0)) {
                 return (done, Err(error));
             }
-            self.go(endpoint, qpn, wr);
+            self.take(endpoint, qpn, wr);
         }
         (wrs.len(), Ok(()))
     }
@@ -119,7 +140,7 @@ impl<M: HostMemory> Card<M> {
             qp.check_send(wr, before as u32)?;
         }
         for wr in wrs {
-            self.go(endpoint, qpn, wr);
+            self.take(endpoint, qpn, wr);
         }
         Ok(())
     }
@@ -134,10 +155,20 @@ impl<M: HostMemory> Card<M> {
 
     /// Takes a work request that was checked.
     #[inline]
+    fn take(&mut self, endpoint: &mut Endpoint, qpn: u16, wr: &SendWr<'_>) {
+        let qp_slot = self.qp_slot(qpn);
+        self.qps[qp_slot].as_deref_mut().expect("it was checked").sq_used += 1;
+        if !self.join(qp_slot, wr) {
+            self.go(endpoint, qpn, wr);
+        }
+    }
+
+    /// The same for one that does not join others.
     fn go(&mut self, endpoint: &mut Endpoint, qpn: u16, wr: &SendWr<'_>) {
-        match self.start(qpn, wr) {
-            Ok((out, QpState::Sqd)) => self.qp_mut(qpn).expect("it posted").parked.push(out as u32),
-            Ok((out, _)) => self.dispatch(endpoint, out),
+        match self.start(endpoint, qpn, wr) {
+            Ok(Start::Waits) => {}
+            Ok(Start::Parked(out)) => self.qp_mut(qpn).expect("it posted").parked.push(out as u32),
+            Ok(Start::Leaves(out)) => self.dispatch(endpoint, out),
             Err(status) => {
                 let Some(qp) = self.qp(qpn) else { return };
                 let (cq, op) = (qp.init.send_cq, wr.op.opcode());
@@ -147,11 +178,10 @@ impl<M: HostMemory> Card<M> {
         }
     }
 
-    /// Makes the message of a work request. Returns its slot and the state of its queue pair.
-    fn start(&mut self, qpn: u16, wr: &SendWr<'_>) -> Result<(usize, QpState), Status> {
-        let slot = self.qp_slot(qpn);
-        let qp = self.qps[slot].as_deref_mut().expect("it was checked");
-        qp.sq_used += 1;
+    /// Makes the message of a work request.
+    fn start(&mut self, endpoint: &Endpoint, qpn: u16, wr: &SendWr<'_>) -> Result<Start, Status> {
+        let qp_slot = self.qp_slot(qpn);
+        let qp = self.qps[qp_slot].as_deref().expect("it was checked");
         if self.options.faults.force.is_some() {
             force(&self.options.faults, &mut self.forced)?;
         }
@@ -164,19 +194,26 @@ impl<M: HostMemory> Card<M> {
             SendOp::Write { .. } if init.ops.write && !ud => (self.options.profile.max_rdma, Use::LocalRead),
             SendOp::Read { .. } | SendOp::Write { .. } => return Err(Status::UnsupportedOp),
         };
-        let len = match wr.data {
-            SendData::Inline(bytes) => bytes.len() as u64,
-            SendData::Sges(sges) => sges.iter().map(|s| u64::from(s.len)).sum(),
-        };
-        let len = u32::try_from(len).ok().filter(|&len| len <= limit).ok_or(Status::LocalBadLength)?;
+        let len = u32::try_from(wr.data.bytes()).ok().filter(|&len| len <= limit).ok_or(Status::LocalBadLength)?;
+        let (state, peer) = (qp.attr.state, ah.peer(wr.qpn));
+        if wr.op == (SendOp::Send { imm: None })
+            && !ud
+            && let Some(peer) = peer
+            && self.awaits_company(qp_slot, wr)
+        {
+            self.open_bundle(endpoint, qp_slot, peer);
+            if self.join(qp_slot, wr) {
+                return Ok(Start::Waits);
+            }
+        }
 
+        let qp = self.qps[qp_slot].as_deref().expect("it was checked");
+        let init = &qp.init;
         let (slot, out) = self.outs.take();
-        let cq = init.send_cq;
-        out.request = Request { wr_id: wr.wr_id, peer: ah.peer(wr.qpn), cq, qpn, remote_qpn: wr.qpn, ah: wr.ah };
+        let request = Request { wr_id: wr.wr_id, peer, cq: init.send_cq, qpn, remote_qpn: wr.qpn, ah: wr.ah };
+        let kind = if ud { Kind::Datagram } else { Kind::Send };
+        out.begin(request, kind, if ud { RnrRetry::Times(0) } else { qp.rnr() });
         out.len = len;
-        out.rnr = if ud { RnrRetry::Times(0) } else { qp.rnr() };
-        (out.number, out.done, out.doomed) = (None, false, false);
-        out.segments.clear();
         match wr.data {
             SendData::Inline(bytes) => out.copy = copied(&mut self.free_copies, [bytes]),
             SendData::Sges(sges) => {
@@ -188,10 +225,7 @@ impl<M: HostMemory> Card<M> {
         }
         let route = Route { dst: wr.qpn, src: qpn, qkey: wr.qkey };
         match wr.op {
-            SendOp::Send { imm } => {
-                out.kind = if ud { Kind::Datagram } else { Kind::Send };
-                out.header.set(&Header::Send { route, ud, imm });
-            }
+            SendOp::Send { imm } => out.header.set(&Header::Send { route, ud, imm }),
             SendOp::Write { addr, rkey, imm } => {
                 let unsolicited = init.unsolicited_write_recv;
                 out.kind = Kind::Write;
@@ -210,7 +244,7 @@ impl<M: HostMemory> Card<M> {
                 out.header.set(&Header::Read { route, rkey, addr, len, id });
             }
         }
-        Ok((slot, qp.attr.state))
+        Ok(if state == QpState::Sqd { Start::Parked(slot) } else { Start::Leaves(slot) })
     }
 
     /// A datagram is given to the transport: its work request is done, unless there are many.
@@ -236,7 +270,7 @@ impl<M: HostMemory> Card<M> {
 
     /// Gives a message to the transport, or to ourselves.
     #[inline]
-    fn dispatch(&mut self, endpoint: &mut Endpoint, out: usize) {
+    pub(super) fn dispatch(&mut self, endpoint: &mut Endpoint, out: usize) {
         if let Out { kind: Kind::Datagram, number: None, .. } = self.outs[out] {
             self.start_datagram(out);
         }
@@ -304,12 +338,10 @@ impl<M: HostMemory> Card<M> {
         }
         let (slot, out) = self.outs.take();
         // There is no work request.
-        out.request = Request { wr_id: 0, peer, cq: CqId(0), qpn, remote_qpn: 0, ah: UNKNOWN_AH };
+        let request = Request { wr_id: 0, peer, cq: CqId(0), qpn, remote_qpn: 0, ah: UNKNOWN_AH };
+        out.begin(request, kind, RnrRetry::Forever);
         out.len = seg.map_or(0, |seg| seg.len);
-        (out.rnr, out.kind) = (RnrRetry::Forever, kind);
-        (out.number, out.done, out.doomed) = (None, false, false);
         out.header.set(&header);
-        out.segments.clear();
         if let Some(seg) = seg {
             out.segments.push(seg);
         }
@@ -317,7 +349,7 @@ impl<M: HostMemory> Card<M> {
     }
 
     /// Keeps a message for the next turn.
-    fn enqueue(&mut self, out: usize) {
+    pub(super) fn enqueue(&mut self, out: usize) {
         self.queued.push_back(out);
         self.vain_offers = 0;
     }
@@ -336,7 +368,8 @@ impl<M: HostMemory> Card<M> {
             }
             offset -= seg.len;
         }
-        let rest = &out.copy[offset as usize..];
+        let copy = if let Kind::Sends(key) = out.kind { &self.bundles[key as usize].bytes } else { &out.copy };
+        let rest = &copy[offset as usize..];
         &rest[..len.min(rest.len())]
     }
 }
@@ -364,7 +397,7 @@ fn force(faults: &CardFaults, count: &mut u32) -> Result<(), Status> {
 }
 
 /// A buffer that holds these bytes.
-fn copied<'a>(free: &mut Vec<Vec<u8>>, slices: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+pub(super) fn copied<'a>(free: &mut Vec<Vec<u8>>, slices: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut copy = free.pop().unwrap_or_default();
     copy.clear();
     slices.into_iter().for_each(|slice| copy.extend_from_slice(slice));

@@ -10,7 +10,7 @@ use super::peers::PeerEntry;
 use super::profile::MAX_SGE;
 use super::qp::{QpType, QueuePair, Recv};
 use super::slots::Slot;
-use super::{Card, GRH_LEN, Gid, HostMemory, Opcode, Status, UNKNOWN_AH};
+use super::{Card, CqId, GRH_LEN, Gid, HostMemory, Opcode, Status, UNKNOWN_AH};
 use crate::endpoint::PeerId;
 use crate::time::Time;
 use crate::upper::{Failure, Gather, PlaceToken, Placement, Recall, Token, Upper};
@@ -34,11 +34,13 @@ pub(super) struct Place {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Goal {
+pub(super) enum Goal {
     /// None: the slot is free.
     Free,
     /// A receive buffer.
     Recv,
+    /// Receive buffers of several sends; their arrival.
+    Sends(usize),
     /// The memory of a region.
     Write,
     /// The local buffer of a read of ours.
@@ -49,8 +51,17 @@ enum Goal {
     Failed { read: u32, status: u8 },
 }
 
+/// Where messages come from, and whom their completions are for.
+pub(super) struct Origin {
+    cq: CqId,
+    qpn: u16,
+    src_qpn: u16,
+    ah: u16,
+    sgid: Gid,
+}
+
 /// Why there is no place.
-enum No {
+pub(super) enum No {
     NotReady,
     Status(Status),
 }
@@ -74,6 +85,7 @@ impl<M: HostMemory> Card<M> {
             Some(Header::Read { route, rkey, addr, len: wanted, id }) if len == 0 => {
                 self.place_request(slot, peer, &route, rkey, addr, wanted, id)
             }
+            Some(Header::Sends { route, count, longest }) => self.place_sends(slot, peer, &route, count, longest, len),
             Some(Header::Data { id }) => self.place_data(slot, peer, id, len),
             Some(Header::Fail { id, status }) if len == 0 => {
                 place.begin(peer, &NOWHERE, Goal::Failed { read: id, status }, 0);
@@ -101,7 +113,7 @@ impl<M: HostMemory> Card<M> {
 
     /// The queue pair that a message is for.
     // [CARD-3]
-    fn target(&self, route: &Route, ty: QpType) -> Result<&QueuePair, No> {
+    pub(super) fn target(&self, route: &Route, ty: QpType) -> Result<&QueuePair, No> {
         self.qp(route.dst)
             .filter(|qp| qp.receives() && qp.init.ty == ty && qp.attr.qkey == route.qkey)
             .ok_or(No::Status(Status::BadDestQpn))
@@ -238,20 +250,41 @@ impl<M: HostMemory> Card<M> {
     fn deliver(&mut self, slot: usize, opcode: Opcode) {
         let Place { peer, qpn, src_qpn, imm, len, skip, .. } = self.places[slot];
         let recv = self.places[slot].recv.as_ref().map(|recv| recv.wr_id);
-        let Some(qp) = self.qp(qpn) else { return };
-        let (cq, pd) = (qp.init.recv_cq, qp.init.pd);
-        if opcode == Opcode::Recv {
-            self.ahead.received(qpn, len + skip);
-        }
-        let (ah, sgid) = self.peers.get(peer).map_or((UNKNOWN_AH, Gid::default()), |e| (e.handle(pd), e.gid));
+        let Some(origin) = self.origin(peer, qpn, src_qpn) else { return };
         if skip > 0 {
-            let grh = grh(len, &sgid, &self.gid);
+            let grh = grh(len, &origin.sgid, &self.gid);
             scatter(&mut self.regions, &self.places[slot].segments, 0, &grh);
         }
-        self.complete(cq, |entry| {
-            (entry.wr_id, entry.unsolicited) = (recv.unwrap_or(0), recv.is_none());
-            (entry.opcode, entry.byte_len, entry.imm) = (opcode, len + skip, imm);
-            (entry.qpn, entry.src_qpn, entry.ah, entry.sgid) = (qpn, src_qpn, ah, sgid);
+        self.received(&origin, recv, opcode, len + skip, imm);
+    }
+
+    /// What completions tell of messages between these queue pairs.
+    #[inline]
+    pub(super) fn origin(&self, peer: Option<PeerId>, qpn: u16, src_qpn: u16) -> Option<Origin> {
+        let qp = self.qp(qpn)?;
+        let pd = qp.init.pd;
+        let (ah, sgid) = self.peers.get(peer).map_or((UNKNOWN_AH, Gid::default()), |e| (e.handle(pd), e.gid));
+        Some(Origin { cq: qp.init.recv_cq, qpn, src_qpn, ah, sgid })
+    }
+
+    /// Completes a receive, or tells of a message that took none.
+    #[inline]
+    pub(super) fn received(
+        &mut self,
+        origin: &Origin,
+        wr_id: Option<u64>,
+        opcode: Opcode,
+        byte_len: u32,
+        imm: Option<u32>,
+    ) {
+        if opcode == Opcode::Recv {
+            self.ahead.received(origin.qpn, byte_len);
+        }
+        self.complete(origin.cq, |entry| {
+            (entry.wr_id, entry.unsolicited) = (wr_id.unwrap_or(0), wr_id.is_none());
+            (entry.opcode, entry.byte_len, entry.imm) = (opcode, byte_len, imm);
+            (entry.qpn, entry.src_qpn) = (origin.qpn, origin.src_qpn);
+            (entry.ah, entry.sgid) = (origin.ah, origin.sgid);
         });
     }
 
@@ -283,10 +316,11 @@ impl<M: HostMemory> Card<M> {
                     && match which {
                         Which::Qp(qpn) => place.qpn == qpn && !matches!(place.goal, Goal::Data { .. }),
                         Which::Ah(..) => false,
-                        Which::Region(lkey) => {
-                            !matches!(place.goal, Goal::Data { .. })
-                                && place.segments.iter().any(|seg| Regions::<M>::is_of(seg, lkey))
-                        }
+                        Which::Region(lkey) => match place.goal {
+                            Goal::Data { .. } => false,
+                            Goal::Sends(key) => self.arrivals[key].any(|seg| Regions::<M>::is_of(seg, lkey)),
+                            _ => place.segments.iter().any(|seg| Regions::<M>::is_of(seg, lkey)),
+                        },
                     }
             })
             .map(|(slot, _)| slot)
@@ -295,12 +329,22 @@ impl<M: HostMemory> Card<M> {
             let place = &mut self.places[slot];
             let status = match (place.goal, which) {
                 (_, Which::Qp(_)) => Status::BadDestQpn,
-                (Goal::Recv, _) => Status::BadStatus,
+                (Goal::Recv | Goal::Sends(_), _) => Status::BadStatus,
                 _ => Status::BadAddress,
             };
             place.release(&mut self.regions);
             place.revoke(status);
             let (recv, qpn) = (place.recv.take(), place.qpn);
+            if let Goal::Sends(key) = place.goal {
+                let lost = self.put_back(key, qpn, |segments| match which {
+                    Which::Region(lkey) => segments.iter().any(|seg| Regions::<M>::is_of(seg, lkey)),
+                    Which::Qp(_) | Which::Ah(..) => true,
+                });
+                if let (End::With(status), Some(cq)) = (end, self.qp(qpn).map(|qp| qp.init.recv_cq)) {
+                    lost.iter().for_each(|recv| self.fail_recv(cq, qpn, recv, status));
+                }
+                continue;
+            }
             let (Some(recv), End::With(status)) = (recv, end) else { continue };
             if matches!((place.goal, which), (Goal::Write, Which::Region(_))) {
                 // The receive was only for the notice.
@@ -344,7 +388,7 @@ impl Slot for Place {
 impl Place {
     /// Becomes the place of a message, of which more may be set.
     #[inline]
-    fn begin(&mut self, peer: Option<PeerId>, route: &Route, goal: Goal, len: u32) {
+    pub(super) fn begin(&mut self, peer: Option<PeerId>, route: &Route, goal: Goal, len: u32) {
         (self.peer, self.qpn, self.src_qpn) = (peer, route.dst, route.src);
         (self.goal, self.len, self.skip) = (goal, len, 0);
         (self.recv, self.imm, self.revoked) = (None, None, None);
@@ -368,7 +412,12 @@ impl Place {
 }
 
 /// Writes `bytes` into the segments as if they were one, from `offset` on.
-fn scatter<M: HostMemory>(regions: &mut Regions<M>, segments: &[Segment], mut offset: u32, mut bytes: &[u8]) {
+pub(super) fn scatter<M: HostMemory>(
+    regions: &mut Regions<M>,
+    segments: &[Segment],
+    mut offset: u32,
+    mut bytes: &[u8],
+) {
     for seg in segments {
         if offset >= seg.len {
             offset -= seg.len;
@@ -434,12 +483,15 @@ impl<M: HostMemory> Upper for Card<M> {
 
     fn write(&mut self, place: PlaceToken, offset: u32, bytes: &[u8]) {
         let place = &self.places[place.0 as usize];
+        if let Goal::Sends(key) = place.goal {
+            return self.arrivals[key].write(offset, bytes);
+        }
         scatter(&mut self.regions, &place.segments, offset + place.skip, bytes);
     }
 
     fn placed(&mut self, place: PlaceToken) {
         let slot = place.0 as usize;
-        let Place { peer, qpn, goal, len, imm, revoked, .. } = self.places[slot];
+        let Place { peer, qpn, src_qpn, goal, len, imm, revoked, .. } = self.places[slot];
         if revoked.is_some() {
             return self.places.give_back(slot);
         }
@@ -449,6 +501,10 @@ impl<M: HostMemory> Upper for Card<M> {
                 self.deliver(slot, Opcode::Recv);
                 self.port.recv_wrs += 1;
                 self.port.recv_bytes += u64::from(len);
+            }
+            Goal::Sends(key) => {
+                self.places.give_back(slot);
+                return self.deliver_sends(peer, qpn, src_qpn, key);
             }
             Goal::Write => {
                 self.port.rdma_write_recv_bytes += u64::from(len);
@@ -488,6 +544,9 @@ impl<M: HostMemory> Upper for Card<M> {
             return self.places.give_back(slot);
         }
         self.release_place(slot);
+        if let Goal::Sends(key) = goal {
+            self.put_back(key, qpn, |_| false);
+        }
         if let Goal::Data { read } = goal
             && let Some(read) = self.reads.get_mut(read)
         {

@@ -228,6 +228,11 @@ impl Conn {
         }
     }
 
+    /// Largest datagram to send now, in bytes.
+    pub(crate) fn datagram(&self) -> u16 {
+        self.datagram.get()
+    }
+
     /// The first hop to the peer carries no more than this.
     pub(crate) fn limit_datagram(&mut self, max: u16) {
         self.datagram.limit(max);

@@ -1,5 +1,6 @@
 //! Cards, step by step.
 
+mod bundles;
 #[path = "../support/cards.rs"]
 mod cards;
 mod datagrams;

@@ -51,6 +51,18 @@ pub fn card(data: &[u8]) {
         let (qpn, rkey) = (duel.qpn, duel.keys.map_or(0, |k| k.rkey));
         match op % 16 {
             // What the peer says.
+            0 | 1 if op & 32 != 0 => {
+                let sends = vec![vec![op; input.byte().into()]; input.byte() as usize % 40];
+                let sends: Vec<&[u8]> = sends.iter().map(Vec::as_slice).collect();
+                let (count, longest) =
+                    (input.or(sends.len() as u64), input.or(sends.first().map_or(0, |s| s.len() as u64)));
+                let mut payload = together(&sends);
+                if op & 16 != 0 && !payload.is_empty() {
+                    let at = input.byte() as usize % payload.len();
+                    payload[at] = input.byte();
+                }
+                duel.say(&hostile::sends(qpn, QKEY, count as u16, longest as u16), payload);
+            }
             0 | 1 => {
                 let mut header = send(input.or(qpn.into()) as u16, input.or(QKEY.into()) as u32);
                 if op & 16 != 0 {

@@ -236,6 +236,15 @@ pub fn fail(id: u32, status: u8) -> Vec<u8> {
     [&[4][..], &id.to_be_bytes(), &[status]].concat()
 }
 
+pub fn sends(qpn: u16, qkey: u32, count: u16, longest: u16) -> Vec<u8> {
+    [&route(5, qpn, qkey)[..], &count.to_be_bytes(), &longest.to_be_bytes()].concat()
+}
+
+/// The payload of these sends.
+pub fn together(sends: &[&[u8]]) -> Vec<u8> {
+    sends.iter().flat_map(|send| [&(send.len() as u16).to_be_bytes()[..], send].concat()).collect()
+}
+
 /// The id of the read that a header asks for.
 pub fn read_id(header: &[u8]) -> Option<u32> {
     let id = header.last_chunk::<4>()?;
