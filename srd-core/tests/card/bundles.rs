@@ -268,6 +268,45 @@ fn whatever_ends_a_queue_pair_ends_them() {
 }
 
 #[test]
+fn those_that_never_left_leave_nothing_behind() {
+    let mut two = two();
+    recv(&mut two, 0..10);
+    let other = two.world.qp(0, |_| ());
+    send(&mut two, 0..10);
+    two.world.destroy_qp(0, two.qpn[0]);
+    two.qpn[0] = other;
+    send(&mut two, 20..30);
+    assert_eq!(two.world.hosts[0].card.in_flight(), 10);
+    assert_eq!((outcomes(&mut two, 0), outcomes(&mut two, 1)), (all(20..30, Status::Ok), all(0..10, Status::Ok)));
+    assert!(two.world.bytes(1)[..at(10)] == pattern(3, 1 << 20)[at(20)..at(30)]);
+}
+
+#[test]
+fn a_peer_that_starts_again_gets_none_that_waited_for_its_predecessor() {
+    let mut two = two();
+    two.world.restart(1, 9, Ram(vec![0; 1 << 20]));
+    let (keys, to, ah) = (two.world.mr(1), two.world.qp(1, |_| ()), two.world.ah(1, 0));
+    assert_eq!(to, two.qpn[1], "the numbers are the same");
+    (two.keys[1], two.ah[1]) = (keys, ah);
+    two.qpn[0] = two.world.qp(0, |init| init.cap.send_wr = 2048);
+    recv(&mut two, 0..200);
+    let (mut posted, mut ended) = (0, Vec::new());
+    let end = two.world.now + Span::from_secs(10);
+    while ended.is_empty() {
+        send(&mut two, posted..posted + 2);
+        posted += 2;
+        // Nobody runs for a while, so they wait when something arrives.
+        two.world.now += two.world.delay;
+        assert!(two.world.step(end));
+        ended.extend(std::iter::from_fn(|| two.world.poll(0)).map(|done| (done.wr_id, done.status)));
+    }
+    ended.sort_unstable_by_key(|(id, _)| *id);
+    assert!(posted > 2);
+    assert_eq!(ended, all(0..posted, Status::Abort));
+    assert_eq!(outcomes(&mut two, 1), []);
+}
+
+#[test]
 fn a_queue_pair_that_pauses_sends_what_was_posted_before() {
     let mut two = two();
     recv(&mut two, 0..10);
