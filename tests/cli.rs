@@ -337,6 +337,22 @@ fn client_notices_that_the_server_died() {
     }
 }
 
+#[test]
+fn client_is_told_that_the_server_ends() {
+    for test in ["lat", "bw"] {
+        let mut server = Server::start(&[]);
+        // Longer than the limit of a command: silence would not end it.
+        let args =
+            ["perf", test, &server.addr, "--time", "1000", "--warmup", "0", "--connect-timeout", "1000", "--json"];
+        let client = command(&args).spawn().expect("start a client");
+        server.says(test);
+        signal(server.child.id(), Signal::SIGINT);
+        let output = finish(client);
+        output.fails(4, &["broke off", "closed its endpoint"]);
+        output.json();
+    }
+}
+
 /// A message of 2.6 s, and a server that counts as gone after 2 s of silence: one second, and one of grace.
 const LONG: [&str; 8] = ["--size", "4M", "--warmup", "0", "--connect-timeout", "1", "--mode", "sleep"];
 const SLOW: [&str; 2] = ["--cc", "fixed:13M"];

@@ -45,7 +45,7 @@ pub(crate) struct PerfUpper {
     /// When the last completed messages were posted: one of [`SAMPLE`] completions.
     pub(crate) samples: Vec<Time>,
     sample_in: u32,
-    /// Why the first data message that failed did so.
+    /// Why the first data message that failed did so, or why no more will be delivered.
     pub(crate) failed: Option<Failure>,
 
     rx: Box<[u8]>,
@@ -316,6 +316,13 @@ impl Upper for PerfUpper {
             self.control_in[slot(place.0)] = ControlIn::default();
         }
     }
+
+    /// With nothing outstanding no message fails, and whoever waits for an answer would do so for ever.
+    fn closed(&mut self, peer: PeerId) {
+        if self.data_peer == Some(peer) {
+            self.failed.get_or_insert(Failure::PeerClosed);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -361,6 +368,16 @@ mod tests {
         upper.abandoned(place);
         upper.completed(token, Err(Failure::Unresponsive));
         assert_eq!((upper.recycle(), upper.take_done(), upper.outstanding(), upper.failed), (0, 0, 0, None));
+    }
+
+    #[test]
+    fn a_peer_that_closes_ends_its_test() {
+        let mut upper = PerfUpper::new();
+        upper.open(PEER, 8, 1, 1);
+        upper.closed(PeerId(4));
+        assert_eq!(upper.failed, None, "a stranger");
+        upper.closed(PEER);
+        assert_eq!(upper.failed, Some(Failure::PeerClosed));
     }
 
     #[test]
