@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::signal::Signal;
@@ -241,14 +241,20 @@ fn server_one_off_ends_with_its_client() {
     assert!(rest.contains("done"), "{rest}");
 }
 
-#[test]
-fn server_reports_sessions_as_json() {
-    let child = command(&["perf", "server", "--bind", "127.0.0.1:0", "--one-off", "--json"]).spawn();
-    let mut child = child.expect("start the server");
+/// A server that keeps standard output for its report, where it listens, and what else it says.
+fn json_server(args: &[&str]) -> (Child, String, BufReader<ChildStderr>) {
+    let fixed = ["perf", "server", "--bind", "127.0.0.1:0", "--json"];
+    let mut child = command(&[&fixed, args].concat()).spawn().expect("start the server");
     let mut err = BufReader::new(child.stderr.take().expect("standard error is a pipe"));
     let mut line = String::new();
     err.read_line(&mut line).expect("read the first line");
     let addr = line.trim_end().rsplit(' ').next().expect("an address").to_owned();
+    (child, addr, err)
+}
+
+#[test]
+fn server_reports_sessions_as_json() {
+    let (child, addr, _err) = json_server(&["--one-off"]);
     let client = run(&["perf", "bw", &addr, "--time", "0.1", "--json"]);
     assert_eq!(client.code, Some(0), "{client:?}");
     let output = finish(child);
@@ -262,6 +268,20 @@ fn server_reports_sessions_as_json() {
         &["client", "test", "size", "depth", "bandwidth_gbps", "cpu_cores", "messages_received", "duration_s"],
     );
     assert_eq!((&session["test"], &session["complete"]), (&Value::from("bw"), &Value::Bool(true)));
+}
+
+#[test]
+fn server_reports_the_session_that_its_end_breaks_off() {
+    let (child, addr, mut err) = json_server(&[]);
+    let client = command(&["perf", "lat", &addr, "--time", "1000"]).spawn().expect("start a client");
+    err.read_line(&mut String::new()).expect("it says that a session began");
+    signal(child.id(), Signal::SIGINT);
+    let output = finish(child);
+    assert_eq!(output.code, Some(130), "{output:?}");
+    let session = &output.json()["sessions"][0];
+    assert_eq!((&session["test"], &session["complete"]), (&Value::from("lat"), &Value::Bool(false)));
+    assert_eq!(session["error"], Value::from("the server was stopped"));
+    finish(client).fails(4, &["has given the test up"]);
 }
 
 #[test]
@@ -348,7 +368,7 @@ fn client_is_told_that_the_server_ends() {
         server.says(test);
         signal(server.child.id(), Signal::SIGINT);
         let output = finish(client);
-        output.fails(4, &["broke off", "closed its endpoint"]);
+        output.fails(4, &["has given the test up"]);
         output.json();
     }
 }

@@ -234,7 +234,7 @@ impl Client {
             Failure::Unresponsive => Fault::peer(format_args!(
                 "the server at {addr} stopped answering for {timeout} s; it died, or the network to it did"
             )),
-            Failure::Refused(super::upper::REFUSED_NO_TEST) => {
+            Failure::PeerClosed | Failure::Refused(super::upper::REFUSED_NO_TEST) => {
                 Fault::peer(format_args!("the server at {addr} has given the test up"))
             }
             Failure::Refused(status) => Fault::peer(format_args!(

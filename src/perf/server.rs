@@ -102,8 +102,14 @@ pub(crate) fn run(args: &ServerArgs) -> Result<Exit> {
     let mut server = Server::new(args.client_timeout);
     let mut sessions = VecDeque::new();
     let exit = loop {
+        let stopped = interrupt::requested();
         let moved = pump
-            .turn_with(|endpoint, upper, driver, now| server.work(endpoint, upper, driver, now))
+            .turn_with(|endpoint, upper, driver, now| {
+                server.work(endpoint, upper, driver, now);
+                if stopped {
+                    server.end(endpoint, upper, driver, now, Some("the server was stopped".to_owned()));
+                }
+            })
             .map_err(Fault::driver)?;
         while let Some(news) = server.news.pop_front() {
             say(&news.text());
@@ -114,7 +120,7 @@ pub(crate) fn run(args: &ServerArgs) -> Result<Exit> {
                 sessions.push_back(session);
             }
         }
-        if interrupt::requested() {
+        if stopped {
             break Exit::Interrupted;
         }
         if args.one_off
@@ -304,7 +310,7 @@ impl Server {
         }
     }
 
-    /// Ends the session; tells the client what we saw, unless it is gone.
+    /// Ends the session, if there is one; tells the client what we saw, unless it broke off.
     fn end(
         &mut self,
         endpoint: &mut Endpoint,
