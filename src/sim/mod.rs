@@ -24,6 +24,9 @@ use crate::{interrupt, render};
 use run::Task;
 use scenario::Scenario;
 
+/// Arguments that mean something only when something is run.
+const OF_RUNS: [&str; 9] = ["seed", "seeds", "compare", "sweep", "set", "jobs", "csv", "plots", "html"];
+
 /// Options of `srd sim`.
 #[derive(Args, Debug)]
 pub(crate) struct SimArgs {
@@ -31,10 +34,10 @@ pub(crate) struct SimArgs {
     #[arg(required_unless_present = "list")]
     scenario: Option<String>,
     /// List the built-in scenarios
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["scenario", "topology", "print"], conflicts_with_all = OF_RUNS)]
     list: bool,
     /// Print the scenario's file instead of running it: a start for one of your own
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with = "json", conflicts_with_all = OF_RUNS)]
     print: bool,
     /// Topology for traffic of other simulators: htsim's .topo, or ns-3's
     #[arg(long, value_name = "FILE")]
