@@ -101,9 +101,10 @@ pub(crate) struct Summary {
     pub(crate) min_over_ideal: Option<f64>,
     /// Largest completion time.
     pub(crate) max_fct_us: Option<f64>,
-    /// Jain's index of the flows' throughputs, 1 is fair.
-    pub(crate) jain: f64,
-    /// Throughput of the flow and sample that is furthest from the mean of its sample, over that mean.
+    /// Jain's index of the flows' throughputs, 1 is fair; null if nothing was delivered.
+    pub(crate) jain: Option<f64>,
+    /// Throughput of the flow and sample that is furthest from the mean of its sample, over that mean; null if nothing was
+    /// sampled, or delivered in that time.
     pub(crate) worst_sample_over_fair: Option<f64>,
     /// Base round trips from when flows came or went until those of their receiver had equal shares, at most; null if
     /// nothing of this kind was sampled.

@@ -66,16 +66,17 @@ pub(crate) fn percentile(sorted: &[f64], q: f64) -> Option<f64> {
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
 }
 
-/// Jain's index: 1 if all are equal, 1/n if one has everything.
-pub(crate) fn jain(values: &[f64]) -> f64 {
+/// Jain's index: 1 if all are equal, 1/n if one has everything; `None` if there is nothing to share.
+pub(crate) fn jain(values: &[f64]) -> Option<f64> {
     let (sum, squares) = values.iter().fold((0.0, 0.0), |(s, q), v| (s + v, q + v * v));
-    if squares > 0.0 { sum * sum / (values.len() as f64 * squares) } else { 1.0 }
+    (squares > 0.0).then(|| sum * sum / (values.len() as f64 * squares))
 }
 
 /// Index of the run with the most flows that did not finish; of those with as many, the one whose slowest flow is the slowest, or
-/// whose shares are the least fair where no flow ends.
+/// whose shares are the least fair where no flow ends; nothing to share is the worst of all.
 pub(crate) fn worst<'a>(runs: impl IntoIterator<Item = &'a Run>) -> usize {
-    let badness = |r: &Run| (r.summary.unfinished, r.summary.max_over_ideal.unwrap_or(1.0 - r.summary.jain));
+    let badness =
+        |r: &Run| (r.summary.unfinished, r.summary.max_over_ideal.unwrap_or(1.0 - r.summary.jain.unwrap_or(0.0)));
     let order = |(_, a): &(usize, &'a Run), (_, b): &(usize, &'a Run)| {
         let (a, b) = (badness(a), badness(b));
         a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
@@ -113,7 +114,7 @@ impl Summary {
 }
 
 /// Of all samples that are not the first (flows are still starting then), the one furthest from the mean of its moment's. Only
-/// flows that were under way all the time count.
+/// flows that were under way all the time count, and moments in which something arrived.
 fn worst_sample(samples: &Samples, flows: &[Flow]) -> Option<f64> {
     let rows: Vec<(&Vec<f64>, &Flow)> = samples.gbps.iter().zip(flows).filter(|(_, f)| !f.background).collect();
     let count = rows.iter().map(|(r, _)| r.len()).min()?;
@@ -122,7 +123,7 @@ fn worst_sample(samples: &Samples, flows: &[Flow]) -> Option<f64> {
         let whole = rows.iter().filter(|(_, f)| f.is_active(time(k)) && f.is_active(time(k + 1)));
         let values: Vec<f64> = whole.map(|(r, _)| r[k]).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
-        values.into_iter().map(move |v| if mean > 0.0 { v / mean } else { 1.0 }).collect::<Vec<f64>>()
+        values.into_iter().filter(move |_| mean > 0.0).map(move |v| v / mean)
     });
     shares.max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()))
 }

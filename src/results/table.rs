@@ -84,7 +84,7 @@ fn summaries(what: &str, rows: &[(String, u64, &Summary)]) -> String {
             ratio(s.p99_over_ideal),
             ratio(s.max_over_ideal),
             s.max_fct_us.map_or("-".into(), |v| format!("{}{v:.1}", more(s.unfinished > 0))),
-            format!("{:.4}", s.jain),
+            s.jain.map_or("-".into(), |v| format!("{v:.4}")),
             format!("{:.2}", s.goodput_gbps),
             thousands(s.packets),
             thousands(s.retransmits),

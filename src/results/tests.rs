@@ -20,8 +20,7 @@ fn percentiles_and_fairness() {
     let at = |q| percentile(&sorted, q);
     assert_eq!([at(0.0), at(0.5), at(0.99), at(1.0)], [Some(1.0), Some(50.0), Some(99.0), Some(100.0)]);
     assert_eq!(percentile(&[], 0.5), None);
-    assert!((jain(&[1.0, 1.0, 1.0]) - 1.0).abs() < 1e-12);
-    assert!((jain(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
+    assert_eq!([jain(&[1.0, 1.0, 1.0]), jain(&[1.0, 0.0, 0.0, 0.0])], [Some(1.0), Some(0.25)]);
 }
 
 #[test]
@@ -143,6 +142,23 @@ fn worst_sample_ignores_the_first_and_flows_that_come_or_go() {
     let s = Summary::of_flows(&flows, Some(&samples));
     let worst = s.worst_sample_over_fair.expect("two samples count");
     assert!((worst - 4.0 / 3.0).abs() < 1e-9 || (worst - 2.0 / 3.0).abs() < 1e-9, "{worst}");
+}
+
+#[test]
+fn nothing_delivered_is_not_fair() {
+    let endless = |gbps: [f64; 2]| {
+        let flow = |(n, goodput_gbps)| Flow { bytes: None, over_ideal: None, goodput_gbps, ..flow(n, None) };
+        let flows: Vec<_> = gbps.into_iter().enumerate().map(flow).collect();
+        let samples = Samples { interval_us: 10.0, gbps: gbps.map(|rate| vec![rate; 3]).to_vec() };
+        let summary = Summary::of_flows(&flows, Some(&samples));
+        Run { transport: "srd".into(), summary, flows, ..Run::default() }
+    };
+    let report = Report::of("s", "t", Vec::new(), vec![endless([1.0, 2.0]), endless([0.0, 0.0]), endless([2.0, 2.0])]);
+    let summary = serde_json::to_value(report.run.summary).expect("JSON");
+    assert_eq!(summary["jain"], serde_json::Value::Null, "the worst of them: {summary}");
+    assert_eq!(summary["worst_sample_over_fair"], serde_json::Value::Null);
+    let text = table(&report);
+    assert!(!text.contains("furthest from the fair share") && !text.contains("NaN"), "{text}");
 }
 
 #[test]
