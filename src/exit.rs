@@ -53,6 +53,11 @@ impl Fault {
         Fault::new(Exit::Interrupted, anyhow::anyhow!("interrupted before there was anything to report"))
     }
 
+    /// The same with something to try at its end.
+    pub(crate) fn with_hint(self, hint: &str) -> Fault {
+        Fault::new(self.exit, anyhow::anyhow!("{self}{hint}"))
+    }
+
     /// The driver is gone, which no remedy of the user's can change.
     pub(crate) fn driver(e: std::io::Error) -> Fault {
         Fault::new(Exit::Setup, anyhow::Error::new(e).context("the network driver failed"))

@@ -186,6 +186,17 @@ fn split_port(text: &str) -> std::result::Result<(&str, Option<u16>), String> {
     Ok((host, Some(number.ok_or_else(|| format!("'{port}' is no port number from 1 to 65535"))?)))
 }
 
+/// For whoever reads that an IPv6 address leads nowhere: without brackets, a port becomes its last part, and nothing else can
+/// tell that it was meant as one.
+pub(crate) fn port_hint(ip: IpAddr) -> String {
+    let text = ip.to_string();
+    let meant = text.rsplit_once(':').map(|(host, port)| format!("[{host}]:{port}"));
+    match meant.as_deref().map(str::parse::<SocketAddrV6>) {
+        Some(Ok(meant)) if meant.port() >= 1024 => format!(" (if {} is its port, write {meant})", meant.port()),
+        _ => String::new(),
+    }
+}
+
 /// A host with an optional port, as given on the command line: `host`, `host:port`, `10.0.0.1:5000`, `::1`, `[::1]:5000`,
 /// `fe80::1%eth0`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -200,7 +211,7 @@ impl std::str::FromStr for Target {
     fn from_str(text: &str) -> std::result::Result<Target, String> {
         let (host, port) = split_port(text)?;
         if host.contains([':', '%']) || text.starts_with('[') {
-            ip(host)?;
+            ip(host).map_err(|e| format!("{e}; HOST:PORT is such as node:5000 or [::1]:5000"))?;
         }
         if host.is_empty() || host.contains(['[', ']', ' ', '/']) || port == Some(0) {
             return Err(format!("'{text}' is no HOST or HOST:PORT"));
@@ -247,7 +258,9 @@ pub(crate) fn check_route(peer: SocketAddr) -> Result<SocketAddr> {
     told.map_err(|e| {
         use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
         let what = match e.kind() {
-            NetworkUnreachable | HostUnreachable => format!("no route to {}; see 'ip route get {0}'", peer.ip()),
+            NetworkUnreachable | HostUnreachable => {
+                format!("no route to {}; see 'ip route get {0}'{}", peer.ip(), port_hint(peer.ip()))
+            }
             PermissionDenied => {
                 format!("no permission to send to {peer}; it is a broadcast address or a firewall forbids it")
             }
@@ -287,6 +300,16 @@ mod tests {
             ["", ":5000", "host:", "host:0", "host:70000", "a:b:c", "http://host", "[::1", "[::1]5000", "[host]"]
         {
             assert!(text.parse::<Target>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ports_without_brackets_are_guessed() {
+        let hint = |ip: &str| port_hint(ip.parse().expect(ip));
+        assert_eq!(hint("::1:5000"), " (if 5000 is its port, write [::1]:5000)");
+        assert_eq!(hint("2001:db8::7:5000"), " (if 5000 is its port, write [2001:db8::7]:5000)");
+        for ip in ["::1", "::2", "fe80::1", "2001:db8::7:2", "2001:db8::7:a000", "1:2:3:4:5:6:7:5000", "10.0.0.1"] {
+            assert_eq!(hint(ip), "", "{ip}");
         }
     }
 

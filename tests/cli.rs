@@ -478,6 +478,7 @@ fn set_up_errors() {
     fails(&["perf", "server", "--bind", "127.0.0.1", "--port", &port], 3, &[&port, "in use"]);
     fails(&["perf", "server", "--bind", "127.0.0.1", "--port", &port, "--json"], 3, &[&port, "in use"]);
     fails(&["perf", "server", "--bind", "192.0.2.77:0"], 3, &["192.0.2.77", "not an address of this host"]);
+    fails(&["perf", "server", "--bind", "::1:5000"], 3, &["not an address of this host", "write [::1]:5000"]);
     fails(&["perf", "server", "--bind", "127.0.0.1:0", "--cpu", "1000"], 3, &["CPU 1000", "may use"]);
     fails(&["perf", "server", "--bind", "127.0.0.1:0", "--cpu", "99999999"], 3, &["CPU 99999999"]);
     fails(&["perf", "lat", "no-such-host.invalid"], 3, &["no-such-host.invalid"]);
@@ -548,6 +549,7 @@ fn usage_errors() {
         (&["demo", "--no-kill", "--kill-path", "1"], "cannot be used with"),
         (&["perf", "lat"], "HOST"),
         (&["perf", "lat", "host:99999"], "99999"),
+        (&["perf", "lat", "::1:28773"], "[::1]:5000"),
         (&["perf", "lat", "localhost", "--depth", "2"], "--depth"),
         (&["perf", "bw", "localhost", "--time", "-1"], "'-1' is no time in seconds"),
         (&["perf", "bw", "localhost", "--json", "--size", "0"], "0 is out of range, 1 byte to 1G"),

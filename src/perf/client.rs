@@ -226,8 +226,9 @@ impl Client {
                     ""
                 };
                 let bind = if addr.is_ipv6() { " --bind ::" } else { "" };
+                let port = transport::port_hint(addr.ip());
                 Fault::peer(format_args!(
-                    "no server answers at {addr} within {timeout} s{hint}; start one there with 'srd perf server{bind}' and let UDP through firewalls, to port {} there, and back from any port to any",
+                    "no server answers at {addr} within {timeout} s{hint}{port}; start one there with 'srd perf server{bind}' and let UDP through firewalls, to port {} there, and back from any port to any",
                     addr.port(),
                 ))
             }

@@ -93,7 +93,7 @@ pub(crate) fn run(args: &ServerArgs) -> Result<Exit> {
     let (mut local, port) = args.bind;
     local.set_port(port.unwrap_or(args.port));
     let config = args.transport.config(local, args.client_timeout)?;
-    let driver = args.transport.bind(local)?;
+    let driver = args.transport.bind(local).map_err(|fault| fault.with_hint(&transport::port_hint(local.ip())))?;
     let mut pump = pump::start(driver, config, transport::seed()?);
     let listening = pump.driver.local_addr();
     let say = |text: &str| if args.json { render::note(text) } else { render::text(text).unwrap_or(()) };
