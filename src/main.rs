@@ -22,7 +22,9 @@ mod stat;
 mod transport;
 mod units;
 
+use std::error::Error as _;
 use std::io::IsTerminal as _;
+use std::num::{IntErrorKind, ParseIntError};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
@@ -134,6 +136,13 @@ fn usage(e: &clap::Error) -> ExitCode {
         return ExitCode::from(Exit::Usage as u8);
     }
     let (what, _) = text.split_once("\n\n").unwrap_or((&text, ""));
+    // Numbers say that they are wrong, and not what is wanted instead.
+    let what = match e.source().and_then(|source| source.downcast_ref::<ParseIntError>()) {
+        Some(wrong) if *wrong.kind() != IntErrorKind::PosOverflow => {
+            what.replace(&wrong.to_string(), "a whole number without sign is wanted")
+        }
+        _ => what.to_owned(),
+    };
     let words: Vec<_> = what.trim_start_matches("error: ").split_whitespace().collect();
     let near = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let meant =
