@@ -546,6 +546,7 @@ fn usage_errors() {
         (&["demo", "--seed", "abc"], "'abc' for '--seed <N>': a whole number without sign is wanted"),
         (&["sim", "incast", "--seed", "-1"], "a whole number without sign is wanted"),
         (&["demo", "--seed", "99999999999999999999"], "number too large"),
+        (&["incast", "--testbed", "--tcp", "cubic,,bbr"], "a name is missing; write for example cubic,bbr"),
         (&["demo", "--paths", "0"], "0"),
         (&["demo", "--loss", "100"], "no share"),
         (&["demo", "--paths", "4", "--kill-path", "4"], "no path 4"),

@@ -94,7 +94,7 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000), help_heading = "Traffic")]
     rounds: u32,
     /// Kernel TCP with these congestion controls, after SRD on the same hosts: cubic,bbr
-    #[arg(long, value_name = "CC,...", value_delimiter = ',', help_heading = "Traffic")]
+    #[arg(long, value_name = "CC,...", value_delimiter = ',', value_parser = congestion, help_heading = "Traffic")]
     tcp: Vec<String>,
     /// Seconds after which a run is ended whose flows are not done [default: 20 times the ideal, at least 20]
     #[arg(long, value_name = "SECONDS", conflicts_with = "time", value_parser = units::seconds, help_heading = "Traffic")]
@@ -159,6 +159,10 @@ fn of_the_bed() -> ArgGroup {
     let options = ["testbed", "senders", "queue", "bed_mtu", "spines", "spine_rate", "dead_spine"];
     let ranks = ["rank", "size", "master", "receiver", "port"];
     ArgGroup::new("bed").args(options).multiple(true).requires("testbed").conflicts_with_all(ranks)
+}
+
+fn congestion(text: &str) -> std::result::Result<String, &'static str> {
+    if text.is_empty() { Err("a name is missing; write for example cubic,bbr") } else { Ok(text.to_owned()) }
 }
 
 fn whole_seconds(text: &str) -> std::result::Result<u32, String> {
