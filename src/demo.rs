@@ -34,7 +34,7 @@ pub(crate) struct DemoArgs {
     /// Paths, 1 to 256
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     paths: u16,
-    /// Datagrams to lose at random in each direction, in per cent
+    /// Datagrams to lose at random in each direction, in per cent, 0 to 90
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = units::percent)]
     loss: u32,
     /// The path that dies half-way [default: one that the seed chooses]

@@ -20,7 +20,7 @@ pub(crate) struct StatArgs {
     /// Show all counters of one process or one device [default: a summary of all]
     #[arg(value_name = "PID|DEVICE")]
     which: Option<String>,
-    /// Again and again, every so many seconds, until interrupted
+    /// Again and again, every second or so many, until interrupted
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = crate::units::seconds)]
     watch: Option<srd::Span>,
     /// Write a tree of files as the kernel has it in /sys, for exporters, summed over all processes; with --watch, keep it up

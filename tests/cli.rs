@@ -546,6 +546,9 @@ fn usage_errors() {
         (&["demo", "--seed", "abc"], "'abc' for '--seed <N>': a whole number without sign is wanted"),
         (&["sim", "incast", "--seed", "-1"], "a whole number without sign is wanted"),
         (&["demo", "--seed", "99999999999999999999"], "number too large"),
+        (&["incast", "--testbed", "--flows", "16385"], "16385 is not in 1..=16384"),
+        (&["incast", "--testbed", "--depth", "0"], "0 is not in 1..=4096"),
+        (&["incast", "--testbed", "--endpoints", "0"], "0 is not in 1..=16384"),
         (&["incast", "--testbed", "--tcp", "cubic,,bbr"], "a name is missing; write for example cubic,bbr"),
         (&["demo", "--paths", "0"], "0"),
         (&["demo", "--loss", "100"], "no share"),
@@ -601,4 +604,31 @@ fn help_is_no_error() {
     let output = run(&[]);
     assert_eq!(output.code, Some(2));
     assert!(output.stderr.contains("Usage"), "{output:?}");
+}
+
+#[test]
+fn help_names_limits_and_what_options_mean_without_value() {
+    let cases: &[(&str, &[&str])] = &[
+        ("demo", &["in per cent, 0 to 90"]),
+        ("stat", &["every second or so many"]),
+        (
+            "incast",
+            &[
+                "bed, 1 to 63",
+                "host, 1 to 16384 in all",
+                "whole seconds, 2 or more",
+                "flow, 1 to 4096",
+                "Repetitions, 1 to 1000",
+                "test bed, 1280 to 9000 bytes",
+                "receiver's, 1 to 16",
+            ],
+        ),
+    ];
+    for (command, texts) in cases {
+        let help = run(&[command, "--help"]).stdout;
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for text in *texts {
+            assert!(help.contains(text), "{command}: no '{text}' in {help}");
+        }
+    }
 }

@@ -20,13 +20,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use clap::builder::TypedValueParser;
 use clap::{ArgGroup, Args};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use srd::Span;
 
 use self::bed::BedArgs;
 use self::clock::Clock;
-use self::control::{DEFAULT_PORT, Transport};
+use self::control::{DEFAULT_PORT, MAX_DEPTH, MAX_FLOWS, Transport};
 use self::plan::Plan;
 use self::receiver::{Findings, RealNetwork};
 use self::report::IncastReport;
@@ -68,30 +69,31 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = units::seconds, help_heading = "Ranks")]
     wait: Span,
 
-    /// Sending hosts of the test bed
-    #[arg(long, value_name = "S", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=63), help_heading = "Traffic")]
+    /// Sending hosts of the test bed, 1 to 63
+    #[arg(long, value_name = "S", default_value_t = 4, value_parser = up_to(63), help_heading = "Traffic")]
     senders: u32,
-    /// Flows (processes) of each sending host
-    #[arg(long, value_name = "P", default_value_t = 12, help_heading = "Traffic")]
+    /// Flows (processes) of each sending host, 1 to 16384 in all
+    #[arg(long, value_name = "P", default_value_t = 12, value_parser = up_to(MAX_FLOWS), help_heading = "Traffic")]
     flows: u32,
     /// SRD endpoints of each sending host, among which it shares out its flows [default: as many as share
     /// them evenly, up to 12; one with --driver xdp]
-    #[arg(long, value_name = "E", help_heading = "Traffic")]
+    #[arg(long, value_name = "E", value_parser = up_to(MAX_FLOWS), help_heading = "Traffic")]
     endpoints: Option<u32>,
     /// Bytes that each flow transfers: 64k, 2M (powers of 1,024; 2MB are 2,000,000)
     #[arg(long, value_name = "SIZE", default_value = "2M", value_parser = units::size, help_heading = "Traffic")]
     transfer: u32,
-    /// Let flows send for so long, and sample them each second, instead of transferring a number of bytes
+    /// Let flows send for so many whole seconds, 2 or more, and sample them each second, instead of transferring a number of
+    /// bytes
     #[arg(long, value_name = "SECONDS", conflicts_with = "transfer", value_parser = whole_seconds, help_heading = "Traffic")]
     time: Option<u32>,
     /// Bytes per SRD message
     #[arg(long, value_name = "SIZE", default_value = "8k", value_parser = units::size, help_heading = "Traffic")]
     message: u32,
-    /// SRD messages outstanding per flow
-    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Traffic")]
+    /// SRD messages outstanding per flow, 1 to 4096
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = up_to(MAX_DEPTH), help_heading = "Traffic")]
     depth: u32,
-    /// Repetitions, each over new connections; the worst counts
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000), help_heading = "Traffic")]
+    /// Repetitions, 1 to 1000, each over new connections; the worst counts
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1_000), help_heading = "Traffic")]
     rounds: u32,
     /// Kernel TCP with these congestion controls, after SRD on the same hosts: cubic,bbr
     #[arg(long, value_name = "CC,...", value_delimiter = ',', value_parser = congestion, help_heading = "Traffic")]
@@ -106,10 +108,10 @@ pub(crate) struct IncastArgs {
     /// Bytes that may wait before each cable
     #[arg(long, value_name = "SIZE", default_value = "60k", value_parser = units::size, help_heading = "Test bed")]
     queue: u32,
-    /// Largest IP packet in the test bed
+    /// Largest IP packet in the test bed, 1280 to 9000 bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1_500, value_parser = clap::value_parser!(u32).range(1_280..=9_000), help_heading = "Test bed")]
     bed_mtu: u32,
-    /// Spines between the senders' switch and the receiver's; 1: all hosts on one switch
+    /// Spines between the senders' switch and the receiver's, 1 to 16; 1: all hosts on one switch
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16), help_heading = "Test bed")]
     spines: u16,
     /// Bits per second of each cable of a spine [default: all spines together carry twice --rate]
@@ -159,6 +161,10 @@ fn of_the_bed() -> ArgGroup {
     let options = ["testbed", "senders", "queue", "bed_mtu", "spines", "spine_rate", "dead_spine"];
     let ranks = ["rank", "size", "master", "receiver", "port"];
     ArgGroup::new("bed").args(options).multiple(true).requires("testbed").conflicts_with_all(ranks)
+}
+
+fn up_to(most: u32) -> impl TypedValueParser<Value = u32> {
+    clap::value_parser!(u32).range(1..=i64::from(most))
 }
 
 fn congestion(text: &str) -> std::result::Result<String, &'static str> {
