@@ -185,6 +185,17 @@ fn perf_reports_what_it_documents() {
 }
 
 #[test]
+fn as_many_are_measured_as_asked_for() {
+    let server = Server::start(&[]);
+    // With a warm-up, of which nothing counts.
+    let output = run(&["perf", "lat", &server.addr, "--iters", "100", "--warmup", "0.05", "--json"]);
+    let report = output.json();
+    assert_eq!((number(&report, "messages"), number(&report["latency_us"], "samples")), (100.0, 100.0), "{report:#}");
+    let output = run(&["perf", "bw", &server.addr, "--iters", "1000", "--warmup", "0.05", "--json"]);
+    assert!(number(&output.json(), "messages") >= 1000.0, "{output:?}");
+}
+
+#[test]
 fn what_turned_up_again_had_been_counted_as_lost() {
     let server = Server::start(&[]);
     // It takes the server a while to get so much memory, in which it answers nothing.

@@ -26,7 +26,7 @@ pub(crate) struct ClientArgs {
     /// Seconds to measure [default: 5, or no limit with --iters]
     #[arg(long, short, value_name = "SECONDS", value_parser = units::seconds)]
     time: Option<Span>,
-    /// Messages (round trips) to measure
+    /// Messages (round trips) to measure; messages that complete together with the last of them count, too
     #[arg(long, short = 'n', value_name = "N", value_parser = units::count)]
     iters: Option<u64>,
     /// Seconds to run before the measurement begins
@@ -276,10 +276,11 @@ impl Meter {
         self.received += received;
     }
 
-    /// A turn has been worked on.
-    pub(crate) fn turn(&mut self, now: Time) {
+    /// A turn has been worked on. Whether it was the last one of the warm-up: what it found does not count.
+    pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.last = now;
-        if !self.warm && now >= self.begin {
+        let begins = !self.warm && now >= self.begin;
+        if begins {
             self.warm = true;
             let late = now.since(self.begin);
             (self.begin, self.messages, self.received) = (now, 0, 0);
@@ -295,6 +296,7 @@ impl Meter {
             let rate = self.messages as f64 / spent.as_secs_f64().max(1e-9);
             self.bar.set(now, done, || format!("{} messages/s", units::thousands(rate as u64)));
         }
+        begins
     }
 
     /// Whether time or count is up.

@@ -51,7 +51,9 @@ fn ping(client: &mut Client, args: &ClientArgs) -> Ended {
                 waiting = upper.post(endpoint, now, 1) == 1;
                 pinged = waiting.then_some(now);
             }
-            meter.turn(now);
+            if meter.turn(now) {
+                sample = None;
+            }
         });
         match turned {
             Err(e) => return meter.end(client, Some(Fault::driver(e))),
