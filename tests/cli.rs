@@ -443,6 +443,28 @@ fn lines_of_several_processes_do_not_mix() {
 }
 
 #[test]
+fn the_log_has_colours_on_a_terminal_unless_they_are_unwanted() {
+    let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
+    let addr = silent.local_addr().expect("local address");
+    let srd = env!("CARGO_BIN_EXE_srd");
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("skipped: needs script (a part of util-linux)");
+        return;
+    }
+    let logged = |no_color: &str| {
+        // script(1) gives it a terminal.
+        let line = format!("'{srd}' -v perf lat {addr} --connect-timeout 0.1");
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env("NO_COLOR", no_color).stdin(Stdio::null());
+        let output = script.output().expect("run script");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let (plain, coloured) = (logged("1"), logged(""));
+    assert!(plain.contains("INFO opened") && !plain.contains('\x1b'), "{plain:?}");
+    assert!(coloured.contains("\x1b[32m INFO"), "{coloured:?}");
+}
+
+#[test]
 fn interrupt_while_nobody_answers() {
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
     let addr = silent.local_addr().expect("local address").to_string();
