@@ -155,10 +155,12 @@ def rows(options):
                 ],
             )
         )
-        unit, transfers = ("us", latency) if size <= 8192 else ("Gbit/s", count(4e9 / size))
+    for kb in [4, 8, 16, 32, 64, 128, 256, 512, 1024]:
+        size = kb << 10
+        unit, transfers = ("us", latency) if kb <= 8 else ("Gbit/s", count(4e9 / size))
         table.append(
             Row(
-                f"ping-pong, {text}",
+                f"ping-pong, {kb} KB",
                 unit,
                 [
                     pingpong(options, "efa", unit, size, transfers, "udp"),
