@@ -332,21 +332,27 @@ async fn two_idle_ends_fall_silent_when_everything_is_doubled() {
 
 #[tokio::test]
 async fn rust_is_not_ready() {
-    let ours = endpoint(V4, |options| options.receive_budget = 20_000);
-    let mut python = Python::start("not_ready", &format!("--peer {}", ours.local_addr()));
-    python.says("turned away").await;
-    echo(&ours);
-    python.succeeds().await;
+    for network in ["", BAD_NETWORK] {
+        let ours = endpoint(V4, |options| options.receive_budget = 20_000);
+        let mut python = Python::start("not_ready", &format!("--peer {} {network}", ours.local_addr()));
+        python.says("turned away").await;
+        echo(&ours);
+        python.succeeds().await;
+        blameless(&stats(&ours).await);
+    }
 }
 
 #[tokio::test]
 async fn python_is_not_ready() {
-    let (_python, to) = Python::serve("--turn-away 0.5").await;
-    let ours = endpoint(V4, |_| {});
-    exchange(&ours, to, SIZES.into_iter().chain(0..100)).await;
-    // It refuses messages of this size.
-    assert_eq!(fails(&ours, to, 7777).await, SendError::Failed(Failure::Refused(33)));
-    exchange(&ours, to, [10, 10_000]).await;
+    for network in ["", BAD_NETWORK] {
+        let (_python, to) = Python::serve(&format!("--turn-away 0.5 {network}")).await;
+        let ours = endpoint(V4, |_| {});
+        exchange(&ours, to, SIZES.into_iter().chain(0..100)).await;
+        // It refuses messages of this size.
+        assert_eq!(fails(&ours, to, 7777).await, SendError::Failed(Failure::Refused(33)));
+        exchange(&ours, to, [10, 10_000]).await;
+        blameless(&stats(&ours).await);
+    }
 }
 
 #[tokio::test]
