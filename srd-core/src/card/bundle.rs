@@ -15,7 +15,7 @@ use super::requester::{SendOp, SendWr, copied};
 use super::responder::{Goal, No, scatter};
 use super::slots::Slot;
 use super::{Card, HostMemory, Opcode, SendData, Status};
-use crate::endpoint::{Endpoint, PeerId};
+use crate::endpoint::{Endpoint, PeerId, RnrRetry};
 use crate::faulty::Share;
 
 /// The longest send that travels with others, in bytes: copying more costs as much as it saves.
@@ -28,6 +28,9 @@ const MAX_BYTES: usize = 8 << 10;
 const OVERHEAD: usize = 128;
 /// The length of a send stands before its bytes.
 const LENGTH: usize = 2;
+/// For how long a bundle waits for a receiver that has too few receives just now, if its sends would wait for ever: most catch
+/// up soon.
+const PATIENCE: RnrRetry = RnrRetry::Times(2);
 /// After a bundle was refused, so many sends of the queue pair travel alone.
 const DISTRUST: u32 = 1024;
 
@@ -278,6 +281,7 @@ impl<M: HostMemory> Card<M> {
             ref sends => {
                 let longest = sends.iter().map(|send| send.len).max().unwrap_or(0) as u16;
                 message.len = bundle.bytes.len() as u32;
+                message.rnr = if message.rnr == RnrRetry::Forever { PATIENCE } else { RnrRetry::Times(0) };
                 message.header.set(&Header::Sends { route, count: sends.len() as u16, longest });
                 self.bundled -= 1;
             }
@@ -306,8 +310,11 @@ impl<M: HostMemory> Card<M> {
     // [CARD-18]
     #[cold]
     pub(super) fn split(&mut self, out: usize, key: u32) {
-        let (request, rnr) = (self.outs[out].request, self.outs[out].rnr);
+        let request = self.outs[out].request;
         self.outs.give_back(out);
+        let qp = self.qp_mut(request.qpn).expect("what it has under way ends with it");
+        qp.bundling.distrust = DISTRUST;
+        let rnr = qp.rnr();
         let Bundle { dst, sends, bytes, .. } = std::mem::replace(&mut self.bundles[key as usize], Bundle::FREE);
         self.bundles.give_back(key as usize);
         self.bundled -= sends.len() - 1;
@@ -319,9 +326,6 @@ impl<M: HostMemory> Card<M> {
             out.copy = copied(&mut self.free_copies, [bytes]);
             out.header.set(&Header::Send { route, ud: false, imm: None });
             self.enqueue(slot);
-        }
-        if let Some(qp) = self.qp_mut(request.qpn) {
-            qp.bundling.distrust = DISTRUST;
         }
     }
 
@@ -347,6 +351,9 @@ impl<M: HostMemory> Card<M> {
         }
         let qp_slot = self.qp_slot(route.dst);
         let queue = &mut self.qps[qp_slot].as_deref_mut().expect("it is the target").rq;
+        if queue.len() < count {
+            return Err(No::NotReady);
+        }
         let (key, arrival) = self.arrivals.take();
         (arrival.used, arrival.longest) = (true, longest);
         arrival.bytes.clear();

@@ -42,7 +42,9 @@ impl<M: HostMemory> Card<M> {
             Err(failure) => status_of(failure),
         };
         let (kind, Request { peer, qpn, .. }) = (out.kind, out.request);
-        if let (Kind::Sends(key), Err(Failure::Refused(_) | Failure::TooLong { .. })) = (kind, outcome) {
+        if let (Kind::Sends(key), Err(Failure::NotReady | Failure::Refused(_) | Failure::TooLong { .. })) =
+            (kind, outcome)
+        {
             return self.split(slot, key);
         }
         self.end_out(slot, End::With(status));

@@ -415,3 +415,34 @@ fn injected_faults_hit_each_by_itself() {
     let failed = outcomes(&mut two, 0).iter().filter(|(_, status)| *status == Status::Rnr).count();
     assert_eq!(failed, 40);
 }
+
+/// A receiver whose queue holds fewer receives than may be under way, and whose program looks after it now and then.
+#[test]
+fn with_few_receives_all_arrive_nevertheless() {
+    for receives in [8, 64, 100] {
+        let mut two = two();
+        two.qpn[0] = two.world.qp(0, |init| init.cap.send_wr = 512);
+        recv(&mut two, 0..receives);
+        let (mut posted, mut sent, mut received, mut polls_at) = (0, 0, 0, two.world.now);
+        let end = two.world.now + Span::from_secs(10);
+        while received < 20_000 || sent < 20_000 {
+            while posted < 20_000 && posted - sent < 512 {
+                two.send(posted % 1000, at(posted % 1000), LEN);
+                posted += 1;
+            }
+            assert!(two.world.step(end), "{receives}: {posted} posted, {sent} sent, {received} received");
+            while let Some(done) = two.world.poll(0) {
+                assert_eq!(done.status, Status::Ok);
+                sent += 1;
+            }
+            if two.world.now < polls_at {
+                continue;
+            }
+            polls_at = two.world.now + Span::from_micros(100);
+            while let Some(done) = two.world.poll(1) {
+                received += 1;
+                two.recv(done.wr_id, at(done.wr_id), LEN);
+            }
+        }
+    }
+}
