@@ -214,6 +214,7 @@ fn sends_that_are_not_what_their_header_says_take_no_receive() {
     let wrong = [
         (sends(qpn, QKEY, 2, 99), together(&[short, long])),
         (sends(qpn, QKEY, 3, 100), together(&[short, long])),
+        (sends(qpn, QKEY, 2, 10), together(&[short, short, long])),
         (sends(qpn, QKEY, 1, 100), together(&[short, long])),
         (sends(qpn, QKEY, 2, 100), [together(&[short, long]), vec![0]].concat()),
         (sends(qpn, QKEY, 2, 100), [together(&[short, long]), together(&[none])].concat()),

@@ -143,8 +143,8 @@ impl Arrival {
     /// Whether the message is what its header said.
     fn is_sound(&self) -> bool {
         let mut sends = Sends(&self.bytes);
-        let count = sends.by_ref().take_while(|send| send.len() <= self.longest.into()).count();
-        count == self.recvs.len() && sends.0.is_empty()
+        let are_short = sends.by_ref().take(self.recvs.len()).all(|send| send.len() <= self.longest.into());
+        are_short && sends.0.is_empty() && Sends(&self.bytes).count() == self.recvs.len()
     }
 }
 
