@@ -168,7 +168,11 @@ impl<M: HostMemory> Card<M> {
         match self.start(endpoint, qpn, wr) {
             Ok(Start::Waits) => {}
             Ok(Start::Parked(out)) => self.qp_mut(qpn).expect("it posted").parked.push(out as u32),
-            Ok(Start::Leaves(out)) => self.dispatch(endpoint, out),
+            Ok(Start::Leaves(out)) => {
+                // It need not overtake those that wait.
+                self.ring(endpoint);
+                self.dispatch(endpoint, out);
+            }
             Err(status) => {
                 let Some(qp) = self.qp(qpn) else { return };
                 let (cq, op) = (qp.init.send_cq, wr.op.opcode());

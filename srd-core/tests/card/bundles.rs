@@ -111,6 +111,23 @@ fn lengths_may_differ() {
     assert_eq!(outcomes(&mut two, 0).into_iter().filter(|(_, status)| *status == Status::Ok).count(), 50);
 }
 
+/// Nothing promises an order, but on a network that keeps it there is no reason to give it up.
+#[test]
+fn others_do_not_overtake_them() {
+    let mut two = two();
+    let kinds = |id: u64| [Some(id as u32), None, None, None, Some(id as u32), None][id as usize % 6];
+    let len = |id: u64| if id % 7 == 3 { 3000 } else { 10 };
+    for id in 0..100 {
+        two.recv(id, id as usize * 3000, 3000);
+        let sge = two.sge(0, 0, len(id));
+        two.post(id, SendOp::Send { imm: kinds(id) }, &[sge]);
+    }
+    two.world.run(Span::from_secs(1));
+    let got: Vec<_> =
+        std::iter::from_fn(|| two.world.poll(1)).map(|done| (done.wr_id, done.imm, done.byte_len)).collect();
+    assert_eq!(got, (0..100).map(|id| (id, kinds(id), len(id))).collect::<Vec<_>>());
+}
+
 #[test]
 fn where_receives_are_too_few_each_waits_for_its_own() {
     let mut two = two();
