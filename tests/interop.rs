@@ -227,6 +227,15 @@ async fn fails(ours: &Endpoint, to: SocketAddr, size: usize) -> SendError {
     soon("an outcome", ours.send_to(to, message(0, size))).await.expect_err("it cannot arrive")
 }
 
+/// Starts a case that waits for us to open the connection, and has delivered a message to it.
+async fn we_begin(case: &str) -> (Arc<Endpoint>, Python, SocketAddr) {
+    let ours = endpoint(V4, |_| {});
+    let mut python = Python::start(case, &format!("--peer {}", ours.local_addr()));
+    let to = python.address().await;
+    soon("delivery", ours.send_to(to, message(0, 5000))).await.expect("delivery");
+    (ours, python, to)
+}
+
 #[test]
 fn what_python_cites_stands_in_the_document() {
     let document = include_str!("../docs/protocol.md");
@@ -397,10 +406,7 @@ async fn both_open_at_once() {
 }
 
 async fn both_open(case: &str) {
-    let ours = endpoint(V4, |_| {});
-    let mut python = Python::start(case, &format!("--peer {}", ours.local_addr()));
-    let to = python.address().await;
-    soon("delivery", ours.send_to(to, message(0, 5000))).await.expect("delivery");
+    let (ours, python, to) = we_begin(case).await;
     // Back goes what came, and a message of our own.
     let data = soon("a message", ours.recv()).await.expect("a message").data;
     soon("delivery", ours.send_to(to, data)).await.expect("delivery");
@@ -428,10 +434,7 @@ async fn who_accepted_may_be_answered_itself() {
 }
 
 async fn who_accepted(case: &str) {
-    let ours = endpoint(V4, |_| {});
-    let mut python = Python::start(case, &format!("--peer {}", ours.local_addr()));
-    let to = python.address().await;
-    soon("delivery", ours.send_to(to, message(0, 5000))).await.expect("delivery");
+    let (ours, python, to) = we_begin(case).await;
     echo(&ours);
     soon("delivery", ours.send_to(to, message(0, 10))).await.expect("delivery");
     python.succeeds().await;

@@ -432,17 +432,13 @@ def decode(datagram):
 
 def encode(packet):
     """The datagram of a packet."""
-    kind = VERSION << 4 | packet.KIND
+    layout = packet.LAYOUT
     if isinstance(packet, _Data):
         flags, *fields, body = (getattr(packet, name) for name in packet.__dataclass_fields__)
-        data = struct.pack(">BB", kind, flags) + struct.pack(packet.LAYOUT, *fields) + body
     else:
-        flags = CHECKSUM
-        fields = astuple(packet)
-        if packet.KIND in (Init.KIND, Accept.KIND):
+        flags, fields, body = CHECKSUM, astuple(packet), b""
+        if isinstance(packet, (Init, Accept)):
             *fields, hello = fields
-            fields = (*fields, *hello)
-            data = struct.pack(">BB", kind, flags) + struct.pack(packet.LAYOUT + Hello.LAYOUT, *fields)
-        else:
-            data = struct.pack(">BB", kind, flags) + struct.pack(packet.LAYOUT, *fields)
+            fields, layout = (*fields, *hello), layout + Hello.LAYOUT
+    data = struct.pack(">BB", VERSION << 4 | packet.KIND, flags) + struct.pack(layout, *fields) + body
     return data + crc32c(data).to_bytes(4, "big") if flags & CHECKSUM else data

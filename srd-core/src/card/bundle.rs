@@ -70,7 +70,6 @@ pub(super) struct Open {
 /// Sends that leave together. The message that has them is in its own slot.
 #[derive(Debug)]
 pub(super) struct Bundle {
-    used: bool,
     dst: Destination,
     sends: Vec<Part>,
     /// The payload of the message.
@@ -87,45 +86,39 @@ struct Part {
 }
 
 impl Slot for Bundle {
-    const FREE: Bundle = Bundle {
-        used: false,
-        dst: Destination { ah: 0, qpn: 0, qkey: 0 },
-        sends: Vec::new(),
-        bytes: Vec::new(),
-        room: 0,
-    };
+    const FREE: Bundle =
+        Bundle { dst: Destination { ah: 0, qpn: 0, qkey: 0 }, sends: Vec::new(), bytes: Vec::new(), room: 0 };
 
     #[inline]
     fn is_free(&self) -> bool {
-        !self.used
+        self.sends.is_empty()
     }
 
     #[inline]
     fn set_free(&mut self) {
-        self.used = false;
+        self.sends.clear();
     }
 }
 
 /// Sends that arrive together: their receives, and what has come of the message.
 #[derive(Debug)]
 pub(super) struct Arrival {
-    used: bool,
     recvs: Vec<(Recv, Segments<MAX_SGE>)>,
     longest: u16,
     bytes: Vec<u8>,
 }
 
 impl Slot for Arrival {
-    const FREE: Arrival = Arrival { used: false, recvs: Vec::new(), longest: 0, bytes: Vec::new() };
+    const FREE: Arrival = Arrival { recvs: Vec::new(), longest: 0, bytes: Vec::new() };
 
     #[inline]
     fn is_free(&self) -> bool {
-        !self.used
+        self.recvs.is_empty()
     }
 
     #[inline]
     fn set_free(&mut self) {
-        self.used = false;
+        self.recvs.clear();
     }
 }
 
@@ -220,9 +213,8 @@ impl<M: HostMemory> Card<M> {
         let qp = self.qps[qp_slot].as_deref_mut().expect("it posts");
         let dst = qp.bundling.last;
         let (key, bundle) = self.bundles.take();
-        (bundle.used, bundle.dst) = (true, dst);
+        bundle.dst = dst;
         bundle.room = usize::from(endpoint.datagram(peer)).saturating_sub(OVERHEAD).min(MAX_BYTES);
-        bundle.sends.clear();
         bundle.bytes.clear();
         let (slot, out) = self.outs.take();
         let (cq, qpn) = (qp.init.send_cq, qp.qpn);
@@ -355,10 +347,9 @@ impl<M: HostMemory> Card<M> {
             return Err(No::NotReady);
         }
         let (key, arrival) = self.arrivals.take();
-        (arrival.used, arrival.longest) = (true, longest);
+        arrival.longest = longest;
         arrival.bytes.clear();
         arrival.bytes.resize(len as usize, 0);
-        arrival.recvs.clear();
         while arrival.recvs.len() < count {
             let mut segments = Segments::NONE;
             let fits = queue.front().is_some_and(|recv| {
