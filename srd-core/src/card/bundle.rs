@@ -208,8 +208,8 @@ impl<M: HostMemory> Card<M> {
         again && qp.attr.state == QpState::Rts && wr.data.bytes() <= LONGEST && self.outs.len() > 0 && !faults
     }
 
-    /// Begins a message for sends that leave together.
-    pub(super) fn open_bundle(&mut self, endpoint: &Endpoint, qp_slot: usize, peer: PeerId) {
+    /// Begins a message for sends that leave together with the first of them, if its buffers may be used; says whether it did.
+    pub(super) fn open_bundle(&mut self, endpoint: &Endpoint, qp_slot: usize, peer: PeerId, wr: &SendWr<'_>) -> bool {
         let qp = self.qps[qp_slot].as_deref_mut().expect("it posts");
         let dst = qp.bundling.last;
         let (key, bundle) = self.bundles.take();
@@ -222,7 +222,15 @@ impl<M: HostMemory> Card<M> {
         out.begin(request, Kind::Sends(key as u32), qp.rnr());
         let open = Open { out: slot, bundle: key };
         qp.bundling.open = Some(open);
-        self.waiting.push(open);
+        let joined = self.join(qp_slot, wr);
+        if joined {
+            self.waiting.push(open);
+        } else {
+            self.qps[qp_slot].as_deref_mut().expect("it posts").bundling.open = None;
+            self.outs.give_back(slot);
+            self.bundles.give_back(key);
+        }
+        joined
     }
 
     /// Gives the transport what waits for others to travel with. To be called before it sends.
@@ -231,9 +239,8 @@ impl<M: HostMemory> Card<M> {
         if !self.waiting.is_empty() {
             let mut waiting = std::mem::take(&mut self.waiting);
             for open in waiting.drain(..) {
-                if self.close_bundle(open) {
-                    self.dispatch(endpoint, open.out);
-                }
+                self.close_bundle(open);
+                self.dispatch(endpoint, open.out);
             }
             self.waiting = waiting;
         }
@@ -242,24 +249,18 @@ impl<M: HostMemory> Card<M> {
     /// The same for the next turn, where the transport cannot be reached.
     pub(super) fn ring_later(&mut self) {
         for open in std::mem::take(&mut self.waiting) {
-            if self.close_bundle(open) {
-                self.enqueue(open.out);
-            }
+            self.close_bundle(open);
+            self.enqueue(open.out);
         }
     }
 
-    /// Nothing joins a message any more. Says whether there is anything in it.
-    fn close_bundle(&mut self, open: Open) -> bool {
+    /// Nothing joins a message any more.
+    fn close_bundle(&mut self, open: Open) {
         let message = &mut self.outs[open.out];
         let src = message.request.qpn;
         let bundle = &mut self.bundles[open.bundle];
         let route = Route { dst: bundle.dst.qpn, src, qkey: bundle.dst.qkey };
         match bundle.sends[..] {
-            // Its buffers were not good.
-            [] => {
-                self.outs.give_back(open.out);
-                self.bundles.give_back(open.bundle);
-            }
             // Company did not come.
             [only] => {
                 bundle.bytes.drain(..LENGTH);
@@ -268,20 +269,18 @@ impl<M: HostMemory> Card<M> {
                 (message.request.wr_id, message.len, message.kind) = (only.wr_id, only.len, Kind::Send);
                 message.header.set(&Header::Send { route, ud: false, imm: None });
                 self.bundles.give_back(open.bundle);
-                self.bundled -= 1;
             }
             ref sends => {
                 let longest = sends.iter().map(|send| send.len).max().unwrap_or(0) as u16;
                 message.len = bundle.bytes.len() as u32;
                 message.rnr = if message.rnr == RnrRetry::Forever { PATIENCE } else { RnrRetry::Times(0) };
                 message.header.set(&Header::Sends { route, count: sends.len() as u16, longest });
-                self.bundled -= 1;
             }
         }
+        self.bundled -= 1;
         if let Some(qp) = self.qp_mut(src) {
             qp.bundling.open.take_if(|its| *its == open);
         }
-        self.outs.get(open.out).is_some()
     }
 
     /// Sends that left together are over.

@@ -204,11 +204,9 @@ impl<M: HostMemory> Card<M> {
             && !ud
             && let Some(peer) = peer
             && self.awaits_company(qp_slot, wr)
+            && self.open_bundle(endpoint, qp_slot, peer, wr)
         {
-            self.open_bundle(endpoint, qp_slot, peer);
-            if self.join(qp_slot, wr) {
-                return Ok(Start::Waits);
-            }
+            return Ok(Start::Waits);
         }
 
         let qp = self.qps[qp_slot].as_deref().expect("it was checked");
